@@ -11,10 +11,11 @@ use std::fmt::Write;
 use std::path::PathBuf;
 
 /// Files, structures in them, and the heads of their tables.
-const TABLES: [(&str, &str, &str); 12] = [
+const TABLES: [(&str, &str, &str); 13] = [
     ("recipe.rs", "Recipe", "A recipe"),
     ("recipe.rs", "Model", "`model:`"),
     ("recipe.rs", "Data", "`data:`"),
+    ("recipe/sets.rs", "DataSet", "A data set of `data.sets:`"),
     ("recipe/schedule.rs", "Schedule", "`schedule:`"),
     ("recipe/trained.rs", "Lora", "`lora:`"),
     ("recipe/forms.rs", "Sample", "`sample:`"),

@@ -2,6 +2,7 @@
 
 use std::fmt::Write as _;
 use std::io::BufReader;
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 use serde::de::{DeserializeSeed, Deserializer, Error as _, MapAccess, SeqAccess, Visitor};
@@ -252,6 +253,21 @@ impl ClipIndex {
             }
         }
         Split::new(&held_out)
+    }
+
+    /// Returns the clips of a data set of several, whose names begin with its own.
+    pub fn of_set(&self, name: &str) -> Range<usize> {
+        let prefix = format!("{name}/");
+        let first = |is: &dyn Fn(&str) -> bool| {
+            let (mut low, mut high) = (0, self.len());
+            while low < high {
+                let middle = low.midpoint(high);
+                if is(self.name(middle)) { high = middle } else { low = middle + 1 }
+            }
+            low
+        };
+        let start = first(&|clip| clip >= &*prefix);
+        start..first(&|clip| clip >= &*prefix && !clip.starts_with(&*prefix))
     }
 
     /// Returns the clip of this name.

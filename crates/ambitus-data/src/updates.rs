@@ -10,14 +10,20 @@
 //!
 //! Clips may have weights. An epoch then has about as many uses as there are clips, and each clip its share of them: of 2.5 uses in an
 //! epoch two or three, of 0.2 one in every fifth.
+//!
+//! Clips of several data sets are as many streams, which take turns as the sets' weights say (`updates/turns.rs`). What is passed over or
+//! goes to a last place never changes the turns, so any stretch has of every set its share of clips, to within one of two sets.
 
-use std::collections::{HashMap, VecDeque};
+mod stream;
+mod turns;
+
+use std::collections::HashMap;
 use std::sync::OnceLock;
 
 use crate::error::DataError;
-use crate::order;
 use crate::pack::{self, Capacity};
-use crate::rng::SplitMix;
+use stream::{Clips, Stream};
+use turns::Turns;
 
 /// How large an update is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -28,35 +34,52 @@ pub enum UpdateSize {
     Frames(u64),
 }
 
+/// The clips to train on.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Drawn<'a> {
+    /// Length of each.
+    pub frames: &'a [u32],
+    /// How often each is, in relation to the others of its data set; nothing where all are alike.
+    pub weights: &'a [f32],
+    /// The data sets whose clips these are, one after another; nothing where there is one.
+    pub sets: &'a [Set],
+}
+
+/// One of several data sets.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Set {
+    /// Its clips.
+    pub clips: usize,
+    /// How many of the clips of an update are its own, in relation to the other sets.
+    pub weight: f64,
+}
+
 /// One use of a clip.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Draw {
     /// Index of the clip in the lengths given.
     pub clip: u32,
-    /// Which use of the clip it is, from 0: with the clip it identifies a random draw. It is the epoch where each has one use in one.
+    /// Which use of the clip it is, from 0: with the clip it identifies a random draw. It is the epoch of its set where each has one use
+    /// in one.
     pub epoch: u32,
 }
 
 /// Updates by frames stop at this share of their size: micro-batches packed to the last frame hardly exist.
 const HIGHEST_FILL: f64 = 0.985;
-/// Clips that may be preferred to the next in order, but no more than half of all: with a few clips, none may wait for
-/// many epochs.
-const LOOK_AHEAD: usize = 96;
 /// Memory of a sequence that does not depend on the number of clips.
 const FIXED_BYTES: u64 = 8 << 10;
 
 /// The endless sequence of updates.
 #[derive(Clone)]
 pub struct Updates {
-    frames: Vec<u32>,
-    /// Uses of each clip in an epoch, on average; none: each has one.
-    shares: Vec<f32>,
+    clips: Clips,
+    /// One of each set.
+    streams: Vec<Stream>,
+    /// Which of them is next.
+    turns: Turns,
     /// Frames of an epoch, on average.
     total: u64,
     size: UpdateSize,
-    seed: u64,
-    waiting: VecDeque<Draw>,
-    epoch: u32,
     done: u64,
     /// [`Updates::sample`], once it was asked for.
     sample: OnceLock<Vec<Vec<u32>>>,
@@ -74,11 +97,15 @@ fn batches(updates: &[Vec<u32>], capacity: Capacity) -> Result<u64, DataError> {
 }
 
 impl Updates {
-    /// Starts the sequence of updates; `frames` are the lengths of the clips to train on, and `weights` how often each is in relation to
-    /// the others, of which there are as many or, where all are alike, none.
-    pub fn new(frames: &[u32], weights: &[f32], size: UpdateSize, seed: u64) -> Result<Self, DataError> {
+    /// Starts the sequence of updates.
+    ///
+    /// # Errors
+    /// No clips, or some without frames; an update of nothing; weights that are not numbers above 0; sets that are not of these clips.
+    pub fn new(drawn: &Drawn<'_>, size: UpdateSize, seed: u64) -> Result<Self, DataError> {
+        let Drawn { frames, weights, sets } = *drawn;
+        let refused = |why: &str| Err(DataError::Packing(why.to_owned()));
         if frames.is_empty() || frames.contains(&0) {
-            return Err(DataError::Packing("no clips, or clips without frames, to form updates of".into()));
+            return refused("no clips, or clips without frames, to form updates of");
         }
         let valid = match size {
             UpdateSize::Clips(n) => n > 0,
@@ -89,23 +116,23 @@ impl Updates {
         }
         let sound = weights.iter().all(|w| w.is_finite() && *w > 0.0);
         if !(sound && (weights.is_empty() || weights.len() == frames.len())) {
-            return Err(DataError::Packing("weights are not numbers above 0, one of each clip".into()));
+            return refused("weights are not numbers above 0, one of each clip");
         }
-        let sum: f64 = weights.iter().map(|w| f64::from(*w)).sum();
-        let shares: Vec<f32> =
-            weights.iter().map(|w| (f64::from(*w) * frames.len() as f64 / sum) as f32).collect();
-        let share = |i: usize| shares.get(i).map_or(1.0, |s| f64::from(*s));
-        Ok(Self {
-            total: frames.iter().enumerate().map(|(i, n)| f64::from(*n) * share(i)).sum::<f64>() as u64,
-            shares,
-            frames: frames.to_vec(),
-            size,
-            seed,
-            waiting: VecDeque::new(),
-            epoch: 0,
-            done: 0,
-            sample: OnceLock::new(),
-        })
+        let one = [Set { clips: frames.len(), weight: 1.0 }];
+        let sets = if sets.is_empty() { &one[..] } else { sets };
+        let sound = sets.iter().all(|set| set.clips > 0 && set.weight.is_finite() && set.weight > 0.0);
+        if !sound || sets.iter().map(|set| set.clips).sum::<usize>() != frames.len() {
+            return refused("data sets are not of these clips, each with some and a weight above 0");
+        }
+        let turns = Turns::new(sets);
+        let clips = Clips::new(frames, weights, sets, seed);
+        let streams: Vec<Stream> = Stream::of(sets);
+        let of_set = |(s, stream): (usize, &Stream)| {
+            let of_all = turns.share(s) * frames.len() as f64 / stream.clips().len() as f64;
+            stream.clips().map(|i| f64::from(frames[i]) * clips.share(i)).sum::<f64>() * of_all
+        };
+        let total = streams.iter().enumerate().map(of_set).sum::<f64>() as u64;
+        Ok(Self { clips, streams, turns, total, size, done: 0, sample: OnceLock::new() })
     }
 
     /// Returns the most bytes that the sequence of `clips` clips takes: lengths, the clips that wait (up to two epochs, in a queue
@@ -121,7 +148,7 @@ impl Updates {
     pub fn target_frames(&self) -> u64 {
         match self.size {
             UpdateSize::Frames(n) => n,
-            UpdateSize::Clips(n) => (n as u64 * self.total).div_ceil(self.frames.len() as u64),
+            UpdateSize::Clips(n) => (n as u64 * self.total).div_ceil(self.clips.frames.len() as u64),
         }
     }
 
@@ -136,10 +163,10 @@ impl Updates {
         /// Planned frames over the fewest possible that a larger micro-batch is worth.
         const WORTH: f64 = 1.01;
         let capacity = |frames: u32| Capacity { frames, clips };
-        let longest = self.frames.iter().copied().max().unwrap_or(0);
+        let longest = self.clips.frames.iter().copied().max().unwrap_or(0);
         if longest > requested {
             // Perhaps not in the first updates, but it will come.
-            pack::pack(&self.frames, capacity(requested))?;
+            pack::pack(&self.clips.frames, capacity(requested))?;
         }
         let sample = self.sample();
         let lowest = (requested / 2).max(longest);
@@ -204,15 +231,15 @@ impl Updates {
         const SAMPLED: usize = 24;
         self.sample.get_or_init(|| {
             let first = self.restarted().take(SAMPLED);
-            first.map(|update| update.iter().map(|d| self.frames[d.clip as usize]).collect()).collect()
+            first.map(|update| update.iter().map(|d| self.clips.frames[d.clip as usize]).collect()).collect()
         })
     }
 
     /// Returns this sequence from its start.
     fn restarted(&self) -> Self {
-        let (frames, size, seed, total) = (self.frames.clone(), self.size, self.seed, self.total);
-        let (shares, waiting, sample) = (self.shares.clone(), VecDeque::new(), OnceLock::new());
-        Self { frames, shares, total, size, seed, waiting, epoch: 0, done: 0, sample }
+        let streams = self.streams.iter().map(Stream::restarted).collect();
+        let (clips, turns, sample) = (self.clips.clone(), self.turns.restarted(), OnceLock::new());
+        Self { clips, streams, turns, total: self.total, size: self.size, done: 0, sample }
     }
 
     /// Returns the number of updates that go once, or `epochs` times, through the clips; rounded up.
@@ -223,7 +250,7 @@ impl Updates {
     /// Returns the number of updates that go once through the clips; not whole where they do not divide them.
     pub fn per_epoch(&self) -> f64 {
         match self.size {
-            UpdateSize::Clips(n) => self.frames.len() as f64 / n as f64,
+            UpdateSize::Clips(n) => self.clips.frames.len() as f64 / n as f64,
             _ => self.total as f64 / (self.target_frames() as f64 * HIGHEST_FILL),
         }
     }
@@ -245,7 +272,7 @@ impl Updates {
     /// A clip longer than the capacity.
     pub fn take_at_most(&self, n: u64, most: usize, capacity: Capacity) -> Result<bool, DataError> {
         for update in self.restarted().take(n as usize) {
-            let lengths: Vec<u32> = update.iter().map(|d| self.frames[d.clip as usize]).collect();
+            let lengths: Vec<u32> = update.iter().map(|d| self.clips.frames[d.clip as usize]).collect();
             // What packs is never worse than what is quick.
             if pack::quick(&lengths, capacity) > most && pack::pack(&lengths, capacity)?.len() > most {
                 return Ok(false);
@@ -260,124 +287,126 @@ impl Updates {
     }
 
     /// Returns the sequence from update `n` on. Forming updates is cheap, so it is gone through from the start.
-    pub fn at(
-        frames: &[u32],
-        weights: &[f32],
-        size: UpdateSize,
-        seed: u64,
-        n: u64,
-    ) -> Result<Self, DataError> {
-        let mut updates = Self::new(frames, weights, size, seed)?;
+    ///
+    /// # Errors
+    /// As [`new`](Self::new).
+    pub fn at(drawn: &Drawn<'_>, size: UpdateSize, seed: u64, n: u64) -> Result<Self, DataError> {
+        let mut updates = Self::new(drawn, size, seed)?;
         while updates.done < n {
             updates.next();
         }
         Ok(updates)
     }
 
-    /// Makes sure that `n` clips wait.
-    fn fetch(&mut self, n: usize) {
-        while self.waiting.len() < n {
-            let epoch = self.epoch;
-            let mut rng = SplitMix::keyed("epoch", self.seed, u64::from(epoch));
-            if self.shares.is_empty() {
-                let clips = order::epoch(&self.frames, &mut rng);
-                self.waiting.extend(clips.into_iter().map(|clip| Draw { clip, epoch }));
-            } else {
-                let uses: Vec<Draw> =
-                    (0..self.frames.len() as u32).flat_map(|clip| self.uses(clip, epoch)).collect();
-                let lengths: Vec<u32> = uses.iter().map(|of| self.frames[of.clip as usize]).collect();
-                let order = order::epoch(&lengths, &mut rng);
-                self.waiting.extend(order.into_iter().map(|i| uses[i as usize]));
-            }
-            self.epoch += 1;
-        }
-    }
-
-    /// Returns the uses of a clip in an epoch: those between two multiples of its share, each rounded down from a place of its own, so that
-    /// clips of one share do not all have their uses in the same epochs.
-    fn uses(&self, clip: u32, epoch: u32) -> impl Iterator<Item = Draw> + use<> {
-        let (share, place) = self.share(clip);
-        let until = |epoch: u32| (f64::from(epoch) * share + place) as u32;
-        (until(epoch)..until(epoch + 1)).map(move |epoch| Draw { clip, epoch })
-    }
-
-    fn share(&self, clip: u32) -> (f64, f64) {
-        let mut rng = SplitMix::keyed("weights", self.seed, u64::from(clip));
-        let place = (rng.next() >> 11) as f64 / (1u64 << 53) as f64;
-        (f64::from(self.shares[clip as usize]), place)
-    }
-
-    /// Returns the epoch of a use.
+    /// Returns the epoch of a use: of all clips, as many as there are.
     pub fn epoch_of(&self, of: Draw) -> u32 {
-        if self.shares.is_empty() {
-            return of.epoch;
+        let epoch = self.clips.epoch_of(of);
+        if self.streams.len() == 1 {
+            return epoch;
         }
-        let (share, place) = self.share(of.clip);
-        (((f64::from(of.epoch) + 1.0 - place) / share).ceil() as u32).saturating_sub(1)
+        let set = self.set_of(of);
+        let epochs =
+            self.streams[set].clips().len() as f64 / (self.turns.share(set) * self.clips.frames.len() as f64);
+        (f64::from(epoch) * epochs) as u32
     }
 
-    fn look_ahead(&self) -> usize {
-        (self.frames.len() / 2).clamp(2, LOOK_AHEAD)
+    /// Returns how many uses are of each data set; nothing where there is one.
+    pub fn of_sets(&self, uses: &[Draw]) -> Vec<u32> {
+        if self.streams.len() == 1 {
+            return Vec::new();
+        }
+        let mut counts = vec![0; self.streams.len()];
+        uses.iter().for_each(|draw| counts[self.set_of(*draw)] += 1);
+        counts
+    }
+
+    /// Returns the set of a use.
+    fn set_of(&self, draw: Draw) -> usize {
+        self.streams.partition_point(|stream| stream.clips().end <= draw.clip as usize)
     }
 
     fn frames_of(&self, draw: Draw) -> u64 {
-        u64::from(self.frames[draw.clip as usize])
+        u64::from(self.clips.frames[draw.clip as usize])
     }
 
-    /// Takes one or two of the next clips that come nearest to `wanted` frames without exceeding it.
-    fn nearest(&mut self, wanted: u64) -> Vec<usize> {
-        let ahead = self.look_ahead();
-        self.fetch(ahead);
-        let sizes: Vec<u64> = self.waiting.iter().take(ahead).map(|&d| self.frames_of(d)).collect();
-        let mut best = (0, Vec::new());
-        for (i, &one) in sizes.iter().enumerate() {
+    /// Returns the frames of those clips of a set that may be preferred to its next.
+    fn ahead(&mut self, set: usize) -> Vec<u64> {
+        let stream = &mut self.streams[set];
+        let ahead = stream.look_ahead();
+        stream.fetch(ahead, &self.clips);
+        self.streams[set].waiting().take(ahead).map(|d| self.frames_of(d)).collect()
+    }
+
+    /// Takes the clip whose turn it is.
+    fn advance(&mut self, update: &mut Vec<Draw>) {
+        let set = self.turns.take();
+        update.extend(self.streams[set].next(&self.clips));
+    }
+
+    /// Takes one or two of the next clips, of the sets whose turn it is, that come nearest to `wanted` frames without exceeding it.
+    fn fill(&mut self, wanted: u64, update: &mut Vec<Draw>) {
+        let [first, second] = self.turns.next_two();
+        let (ones, twos) = (self.ahead(first), self.ahead(second));
+        let mut best = (0, None);
+        for (i, &one) in ones.iter().enumerate() {
             if one <= wanted && one > best.0 {
-                best = (one, vec![i]);
+                best = (one, Some((i, None)));
             }
-            for (j, &two) in sizes.iter().enumerate().skip(i + 1) {
+            for (j, &two) in twos.iter().enumerate().skip(if first == second { i + 1 } else { 0 }) {
                 if one + two <= wanted && one + two > best.0 {
-                    best = (one + two, vec![i, j]);
+                    best = (one + two, Some((i, Some(j))));
                 }
             }
         }
-        best.1
+        let Some((i, j)) = best.1 else { return };
+        self.turns.take();
+        // The later first: of one set it lies behind the other.
+        if let Some(j) = j {
+            self.turns.take();
+            update.extend(self.streams[second].remove(j));
+        }
+        update.extend(self.streams[first].remove(i));
     }
 
-    /// Exchanges clips of the later half of `update` for waiting ones until its frames are near `target`. What is put
-    /// back comes first in the next update, in the half that stays.
+    /// Exchanges clips of the later half of each set's in `update` for waiting ones of the set until its frames are near `target`. What is
+    /// put back comes first in the next update, in the half that stays.
     fn balance(&mut self, update: &mut [Draw], target: u64) {
         const ROUNDS: usize = 4;
-        let ahead = self.look_ahead();
-        self.fetch(ahead);
+        let sets: Vec<usize> = update.iter().map(|&draw| self.set_of(draw)).collect();
+        let mut counts = vec![0usize; self.streams.len()];
+        sets.iter().for_each(|set| counts[*set] += 1);
+        let mut seen = vec![0usize; counts.len()];
+        let mut is_later = |i: &usize| {
+            seen[sets[*i]] += 1;
+            seen[sets[*i]] > counts[sets[*i]].div_ceil(2)
+        };
+        let later: Vec<usize> = (0..update.len()).filter(|i| is_later(i)).collect();
+        let ahead: Vec<usize> = self.streams.iter().map(Stream::look_ahead).collect();
+        self.streams.iter_mut().zip(&ahead).for_each(|(stream, n)| stream.fetch(*n, &self.clips));
         let mut sum: u64 = update.iter().map(|&d| self.frames_of(d)).sum();
-        let mut returned = Vec::new();
-        // What is put back must fit into the half that stays.
-        for _ in 0..ROUNDS.min(update.len() / 2) {
+        let mut returned: Vec<(usize, Draw)> = Vec::new();
+        for _ in 0..ROUNDS {
             let mut best = (sum.abs_diff(target), None);
-            for (i, &out) in update.iter().enumerate().skip(update.len().div_ceil(2)) {
-                for (j, &back) in self.waiting.iter().take(ahead).enumerate() {
-                    let miss = (sum - self.frames_of(out) + self.frames_of(back)).abs_diff(target);
+            for &i in &later {
+                let set = sets[i];
+                // What is put back must fit into the half that stays.
+                if returned.iter().filter(|of| of.0 == set).count() >= counts[set] / 2 {
+                    continue;
+                }
+                for (j, back) in self.streams[set].waiting().take(ahead[set]).enumerate() {
+                    let miss = (sum - self.frames_of(update[i]) + self.frames_of(back)).abs_diff(target);
                     if miss < best.0 {
                         best = (miss, Some((i, j)));
                     }
                 }
             }
             let (_, Some((i, j))) = best else { break };
-            let Some(back) = self.waiting.remove(j) else {
-                break;
-            };
+            let Some(back) = self.streams[sets[i]].remove(j) else { break };
             sum = sum - self.frames_of(update[i]) + self.frames_of(back);
-            returned.push(std::mem::replace(&mut update[i], back));
+            returned.push((sets[i], std::mem::replace(&mut update[i], back)));
         }
-        for draw in returned {
-            self.waiting.push_front(draw);
-        }
-    }
-
-    /// Takes waiting clips by ascending position.
-    fn take(&mut self, places: &[usize], out: &mut Vec<Draw>) {
-        for &i in places.iter().rev() {
-            out.extend(self.waiting.remove(i));
+        for (set, draw) in returned {
+            self.streams[set].put_back(draw);
         }
     }
 }
@@ -390,24 +419,23 @@ impl Iterator for Updates {
         let mut update = Vec::new();
         let target = self.target_frames();
         if let UpdateSize::Clips(n) = self.size {
-            self.fetch(n);
-            update.extend(self.waiting.drain(..n));
+            (0..n).for_each(|_| self.advance(&mut update));
             self.balance(&mut update, target);
         } else {
             let limit = ((target as f64 * HIGHEST_FILL) as u64).max(1);
             let mut sum = 0;
             loop {
-                self.fetch(1);
-                let next = self.frames_of(self.waiting[0]);
+                let [set, _] = self.turns.next_two();
+                let Some(next) = self.streams[set].peek(&self.clips) else { break };
+                let next = self.frames_of(next);
                 // A clip longer than the size is an update of its own.
                 if sum > 0 && sum + next > limit {
                     break;
                 }
                 sum += next;
-                update.extend(self.waiting.pop_front());
+                self.advance(&mut update);
             }
-            let places = self.nearest(limit.saturating_sub(sum));
-            self.take(&places, &mut update);
+            self.fill(limit.saturating_sub(sum), &mut update);
         }
         self.done += 1;
         Some(update)

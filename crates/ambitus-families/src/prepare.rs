@@ -4,6 +4,7 @@ use crate::console::Console;
 use crate::error::RunError;
 use crate::stop;
 use ambitus_data::prepare::{Lengths, Progress};
+use ambitus_data::sources::{DataSet, Sets};
 use ambitus_data::{DataError, Limits, Policy, PrepareOptions, Prepared, Source};
 use ambitus_recipe::recipe::{self, Recipe};
 use ambitus_recipe::size::ByteSize;
@@ -130,6 +131,23 @@ fn seconds_of_limits([shortest, longest]: [f64; 2], recipe: &Recipe) -> Vec<(f64
             && !(loses_none && *loses)
     });
     all
+}
+
+/// Returns the data sets of a recipe.
+///
+/// # Errors
+/// It names none.
+pub fn sets(recipe: &Recipe) -> Result<Sets, RunError> {
+    let of = |set: &recipe::DataSet| DataSet {
+        path: set.dir.clone(),
+        name: Some(set.name()),
+        voice: set.voice.clone(),
+    };
+    match &recipe.data.dir {
+        Some(dir) => Ok(dir.into()),
+        None if recipe.data.sets.is_empty() => Err(no_data()),
+        None => Ok(Sets::new(recipe.data.sets.iter().map(of).collect())),
+    }
 }
 
 /// Returns a run without data.

@@ -8,17 +8,18 @@ pub use assumed::Assume;
 use crate::budget::{START_BYTES, THREAD_BYTES};
 use crate::device::Device;
 use ambitus_data::prepare::Lengths;
-use ambitus_data::sources::split_described;
-use ambitus_data::updates::Updates;
+use ambitus_data::sources::{DataSet, Sets, split_described};
+use ambitus_data::updates::{Drawn, Set, Updates};
 use ambitus_data::{ClipIndex, DataError, INDEX_FILE, Prepared, Split, pack};
 use ambitus_families::clips::{Clips, Use, VALIDATION_SEED};
 use ambitus_families::console::Console;
 use ambitus_families::error::RunError;
 use ambitus_families::family::ModelDir;
-use ambitus_families::prepare::{Job, Limit, Made, Preparer, What, cache_dir, no_data};
+use ambitus_families::prepare::{Job, Limit, Made, Preparer, What, cache_dir, no_data, sets};
 use ambitus_models::Model;
 use ambitus_recipe::recipe::{self, Recipe};
 use assumed::Assumed;
+use std::ops::Range;
 use std::path::Path;
 
 /// Clips that any update may have beyond what is usual.
@@ -30,6 +31,8 @@ pub struct Data {
     pub rows: Vec<u32>,
     /// Which are trained on.
     pub split: Split,
+    /// The data sets that are mixed, in the order of their clips; none where there is one.
+    pub sets: Vec<Mixed>,
     /// Most bytes of the process while they are prepared.
     pub prepare_bytes: u64,
     /// Other longest clips that could be allowed (`--max-seconds`), the longest first.
@@ -37,6 +40,34 @@ pub struct Data {
     digest: String,
     stays: Stays,
     kind: Kind,
+}
+
+/// One of several data sets.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Mixed {
+    /// What it is called.
+    pub name: String,
+    /// Its clips among all.
+    pub clips: Range<usize>,
+    /// Its weight beside the others'.
+    weight: f64,
+}
+
+/// The clips to train on, as updates are formed of them.
+#[derive(Clone, Debug, Default)]
+pub struct Trained {
+    /// Rows of each.
+    pub rows: Vec<u32>,
+    weights: Vec<f32>,
+    /// The data sets; none where there is one.
+    pub sets: Vec<Set>,
+}
+
+impl Trained {
+    /// Returns these clips.
+    pub fn drawn(&self) -> Drawn<'_> {
+        Drawn { frames: &self.rows, weights: &self.weights, sets: &self.sets }
+    }
 }
 
 /// What a family's data takes besides the clips.
@@ -96,7 +127,10 @@ impl Data {
         console: &mut dyn Console,
     ) -> Result<Data, RunError> {
         let assumes = model.opened.assumes_clips();
-        let assumed = match (assume, &recipe.data.dir) {
+        // The first that is not there, or any.
+        let mut dirs = recipe.data.dirs();
+        let first = recipe.data.dirs().find(|dir| !dir.exists()).or_else(|| dirs.next());
+        let assumed = match (assume, first) {
             (Some(assume), _) => Assumed::named(assume, recipe, model)?,
             (None, None) if assumes => Assumed::as_allowed(recipe, &*model.model, None),
             (None, None) => return Err(no_data()),
@@ -126,6 +160,7 @@ impl Data {
         };
         let Some(index) = kind.index() else { return Err(no_data()) };
         let (rows, split) = (index.frames().to_vec(), split(index, recipe)?);
+        let sets = mixed(index, &split, recipe)?;
         let mut digest = index.digest();
         if let recipe::Validation::File(_) = &recipe.data.validation {
             // The file may change, and which clips are trained on with it.
@@ -135,7 +170,16 @@ impl Data {
             // Part of what a checkpoint must share with the run that resumes it, where the run's seed does not say it.
             digest += &format!(" validated with seed {VALIDATION_SEED}");
         }
-        Ok(Data { rows, split, prepare_bytes, limits, digest, stays: Stays::of(model, &*preparer), kind })
+        Ok(Data {
+            rows,
+            split,
+            sets,
+            prepare_bytes,
+            limits,
+            digest,
+            stays: Stays::of(model, &*preparer),
+            kind,
+        })
     }
 
     /// Returns this data under another limit of length, to plan for.
@@ -155,8 +199,9 @@ impl Data {
         };
         let index = kind.index().ok_or_else(no_data)?;
         let (rows, split) = (index.frames().to_vec(), split(index, recipe)?);
+        let sets = mixed(index, &split, recipe)?;
         let (prepare_bytes, limits, digest) = (limit.prepare_bytes, Vec::new(), String::new());
-        Ok(Data { rows, split, prepare_bytes, limits, digest, stays: self.stays, kind })
+        Ok(Data { rows, split, sets, prepare_bytes, limits, digest, stays: self.stays, kind })
     }
 
     /// Returns whether a limit of length leaves the clips that the recipe cannot do without: those that validation names, and the voice
@@ -184,12 +229,25 @@ impl Data {
         }
     }
 
-    /// Returns the rows of the clips to train on, and how often each is; nothing where all are alike.
-    pub fn trained(&self) -> (Vec<u32>, Vec<f32>) {
+    /// Returns the clips to train on.
+    pub fn trained(&self) -> Trained {
         let weights = self.kind.index().map_or(&[][..], ClipIndex::weights);
         let chosen = &self.split.train;
-        let rows = chosen.iter().map(|&i| self.rows[i]).collect();
-        (rows, chosen.iter().filter_map(|&i| weights.get(i).copied()).collect())
+        Trained {
+            rows: chosen.iter().map(|&i| self.rows[i]).collect(),
+            weights: chosen.iter().filter_map(|&i| weights.get(i).copied()).collect(),
+            sets: self
+                .sets
+                .iter()
+                .map(|set| Set { clips: within(chosen, set).len(), weight: set.weight })
+                .collect(),
+        }
+    }
+
+    /// Returns the names of the data sets that have some of these clips, which ascend, and which of them.
+    pub fn of_sets(&self, chosen: &[usize]) -> Vec<(String, Range<usize>)> {
+        let of = |set: &Mixed| (set.name.clone(), within(chosen, set));
+        self.sets.iter().map(of).filter(|(_, clips)| !clips.is_empty()).collect()
     }
 
     /// Returns the most rows of context of a clip; `None` where clips are assumed.
@@ -238,8 +296,11 @@ impl Data {
         let rounds = self.stays.rounds as usize;
         let chosen = 2 * size_of::<u32>();
         let packed = |uses: usize| pack::bytes_of(uses) + (uses * 2 * size_of::<Use>()) as u64;
-        let of_rank =
-            Updates::bytes_of(train, weighted) + packed(of_update as usize) + packed(rounds * held_out);
+        // All clips held out, and those of each set.
+        let packings = if self.sets.is_empty() { 1 } else { 2 };
+        let of_rank = Updates::bytes_of(train, weighted)
+            + packed(of_update as usize)
+            + packings * packed(rounds * held_out);
         // The split grows by doubling.
         self.stays.preparer_bytes
             + index
@@ -285,9 +346,43 @@ fn split(index: &ClipIndex, recipe: &Recipe) -> Result<Split, DataError> {
         recipe::Validation::Names(names) => index.split(names),
         recipe::Validation::Share(share) => index.split_share(*share, VALIDATION_SEED),
         recipe::Validation::File(file) => {
-            let data = recipe.data.dir.as_deref().unwrap_or(Path::new("."));
-            let folder = if data.is_dir() { Some(data) } else { data.parent() };
-            split_described(index, &folder.unwrap_or(data).join(file), &cache_dir(recipe))
+            let sets = sets(recipe).map_err(|e| DataError::Invalid(e.to_string()))?;
+            let beside = |set: &DataSet| {
+                let data = &*set.path;
+                let folder = if data.is_dir() { Some(data) } else { data.parent() };
+                DataSet { path: folder.unwrap_or(data).join(file), ..set.clone() }
+            };
+            // Some of several may have none.
+            let is_there = |set: &DataSet| sets.single().is_some() || set.path.exists();
+            let files = sets.iter().map(beside).filter(is_there).collect();
+            split_described(index, &Sets::new(files), &cache_dir(recipe))
         }
     }
+}
+
+/// Returns the data sets of a recipe that names several, in the order of their clips.
+///
+/// # Errors
+/// One that nothing is trained of.
+fn mixed(index: &ClipIndex, split: &Split, recipe: &Recipe) -> Result<Vec<Mixed>, DataError> {
+    let of = |set: &recipe::DataSet| {
+        let name = set.name();
+        Mixed { clips: index.of_set(&name), name, weight: set.weight }
+    };
+    let mut sets: Vec<Mixed> = recipe.data.sets.iter().map(of).collect();
+    sets.sort_by_key(|set| set.clips.start);
+    match sets.iter().find(|set| within(&split.train, set).is_empty()) {
+        Some(set) => Err(DataError::Packing(format!(
+            "data set `{}`: none of its clips is left to train on: all are unusable, too long or held out; leave it out of data.sets, or \
+             change data.max_seconds or data.validation",
+            set.name
+        ))),
+        None => Ok(sets),
+    }
+}
+
+/// Returns the places of a set's clips among ascending chosen ones.
+fn within(chosen: &[usize], set: &Mixed) -> Range<usize> {
+    let first = |clip: usize| chosen.partition_point(|i| *i < clip);
+    first(set.clips.start)..first(set.clips.end)
 }

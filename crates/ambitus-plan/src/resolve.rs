@@ -81,7 +81,7 @@ fn open_and_prepare(
             Data::plan(&recipe, &model, device, how, console)
         }
     };
-    let data = data.map_err(|e| beside(recipe.data.dir.as_deref(), e))?;
+    let data = data.map_err(|e| beside(recipe.data.dirs().find(|dir| !dir.exists()), e))?;
     if let Some(fitted) = data.context().and_then(|rows| model.model.with_context(rows as usize)) {
         model.model = fitted;
     }

@@ -72,13 +72,14 @@ impl Sizes {
                 most as f64 / per_second
             )));
         }
-        let (rows, weights) = data.trained();
+        let trained = data.trained();
+        let rows = &trained.rows;
         let size = match recipe.batch {
             recipe::Batch::Clips(n) => UpdateSize::Clips(n as usize),
             recipe::Batch::Frames(n) => UpdateSize::Frames(n),
             recipe::Batch::Seconds(s) => UpdateSize::Frames((s * per_second).round().max(1.0) as u64),
         };
-        let schedule = Updates::new(&rows, &weights, size, recipe.seed)?;
+        let schedule = Updates::new(&trained.drawn(), size, recipe.seed)?;
         let update_rows = schedule.target_frames().max(longest as u64);
         let updates = match recipe.length() {
             recipe::Length::Updates(n) => n,

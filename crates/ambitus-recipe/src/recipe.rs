@@ -26,6 +26,7 @@ mod players;
 mod read;
 mod samples;
 mod schedule;
+mod sets;
 mod sharding;
 mod stages;
 mod stop;
@@ -58,6 +59,7 @@ pub use read::{MAX_RECIPE_BYTES, Place, RecipeError};
 pub use read::{read_text, short};
 pub use samples::{Every, Samples, Sentences};
 pub use schedule::{Kind as ScheduleKind, Per, Schedule};
+pub use sets::DataSet;
 pub use sharding::{BackwardPrefetch, MAX_RANKS, Sharding, Strategy, Units};
 pub use stages::Stage;
 pub use stop::Stop;
@@ -241,9 +243,13 @@ pub struct Model {
 /// `data:`, the audio and how it is taken.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Data {
-    /// Folder of audio with transcripts, or a CSV or JSONL file. `None` only in plans that assume the clips' lengths.
-    #[serde(deserialize_with = "default::required")]
+    /// Folder of audio with transcripts, or a CSV or JSONL file. `None` with `sets`, and in plans that assume the clips' lengths.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub dir: Option<PathBuf>,
+    /// Several of them, mixed in every stretch of updates as their weights say, `[{dir: X, weight: 9}, {dir: Y}]`; also as the whole of
+    /// `data: [...]`. Validation says the loss of each as well.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub sets: Vec<DataSet>,
     /// Shortest clip in seconds.
     #[serde(default = "default::min_seconds")]
     pub min_seconds: f64,
@@ -276,6 +282,7 @@ impl Recipe {
             model: Model { dir: model.into(), ..Model::default() },
             data: Data {
                 dir: None,
+                sets: Vec::new(),
                 min_seconds: default::min_seconds(),
                 max_seconds: default::max_seconds(),
                 outside: Outside::default(),
@@ -338,13 +345,7 @@ impl Recipe {
 /// Defaults as functions, which is how serde wants them.
 mod default {
     use super::Sample;
-    use serde::Deserialize;
-    use std::path::PathBuf;
 
-    /// Returns a key that must be there.
-    pub fn required<'de, D: serde::Deserializer<'de>>(d: D) -> Result<Option<PathBuf>, D::Error> {
-        PathBuf::deserialize(d).map(Some)
-    }
     pub fn every() -> u64 {
         100
     }

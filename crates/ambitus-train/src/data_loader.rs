@@ -7,7 +7,7 @@
 
 use ambitus_data::DataError;
 use ambitus_data::pack::{Capacity, pack};
-use ambitus_data::updates::{UpdateSize, Updates};
+use ambitus_data::updates::{Drawn, Set, UpdateSize, Updates};
 use ambitus_families::clips::{Clips, Use, When};
 use ambitus_models::{Batch, Model};
 use ambitus_plan::parts;
@@ -22,6 +22,8 @@ pub const BUFFERS: usize = 3;
 pub struct Work {
     /// Clips to train on.
     pub clips: Box<dyn Clips>,
+    /// The data sets that they are of; none where there is one.
+    pub sets: Vec<Set>,
     /// Whose batches they fill.
     pub model: Arc<dyn Model>,
     /// Size of an update.
@@ -42,6 +44,8 @@ pub struct Item {
     pub update: u64,
     /// Passes over the data before its first clip.
     pub epoch: u32,
+    /// Clips of its update of each data set; nothing where there is one.
+    pub of_sets: Vec<u32>,
     /// The inputs.
     pub batch: Batch,
     /// First micro-batch of its update.
@@ -67,7 +71,9 @@ impl Loader {
     /// # Errors
     /// Clips that do not fit, or a thread that cannot be started.
     pub fn start(work: Work, from: u64) -> Result<Loader, DataError> {
-        let updates = Updates::at(work.clips.rows(), work.clips.weights(), work.size, work.seed, from)?;
+        let clips = &work.clips;
+        let drawn = Drawn { frames: clips.rows(), weights: clips.weights(), sets: &work.sets };
+        let updates = Updates::at(&drawn, work.size, work.seed, from)?;
         let (ready_in, ready) = sync_channel(1);
         let (spent, spent_out) = sync_channel(BUFFERS);
         for _ in 0..BUFFERS {
@@ -144,6 +150,7 @@ fn produce(
             let item = Item {
                 update,
                 epoch: members.first().map_or(0, |d| updates.epoch_of(*d)),
+                of_sets: updates.of_sets(&members),
                 batch,
                 first: k == 0,
                 last: k + 1 == count,

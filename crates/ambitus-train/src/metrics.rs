@@ -37,6 +37,9 @@ pub struct Update {
     pub update: u64,
     /// Passes over the data done, as a fraction.
     pub epoch: f64,
+    /// Clips of each data set, by name; only where there are several.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub clips: BTreeMap<String, u32>,
     /// Loss of the update's clips. `null` in the file when not finite.
     #[serde(with = "finite")]
     pub loss: f64,
@@ -128,6 +131,9 @@ pub struct Summary {
     pub validation_base: Option<f64>,
     /// Validation loss after the last.
     pub validation_last: Option<f64>,
+    /// And on each of several data sets, by name.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub validation_sets: BTreeMap<String, f64>,
     /// Ranks that shared the run.
     #[serde(default)]
     pub ranks: Option<u32>,
@@ -247,6 +253,12 @@ pub fn validated(update: u64, loss: f64, average: Option<f64>) -> String {
     format!("update {update}: validation loss {loss:.4}{averaged}")
 }
 
+/// Says the losses of several data sets; nothing where there is one.
+pub fn of_sets(losses: &[(String, f64)]) -> Option<String> {
+    let each: Vec<String> = losses.iter().map(|(name, loss)| format!("{name} {loss:.4}")).collect();
+    (!each.is_empty()).then(|| format!("  by data set: {}", each.join(" · ")))
+}
+
 /// Returns the middle of sorted numbers, or the mean of two middles.
 fn median(sorted: &[f64]) -> Option<f64> {
     let n = sorted.len();
@@ -258,6 +270,7 @@ pub(crate) fn sample_update(update: u64) -> Update {
     Update {
         update,
         epoch: update as f64 / 4.0,
+        clips: BTreeMap::new(),
         loss: 1.0 / update as f64,
         losses: BTreeMap::new(),
         learning_rate: 1e-5,

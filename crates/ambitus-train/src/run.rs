@@ -244,8 +244,10 @@ fn resolve_for(
 
 /// Makes paths absolute: a run may be resumed from another folder.
 fn absolute(families: Families, mut recipe: Recipe) -> Result<Recipe, RunError> {
-    let data = recipe.data.dir.as_mut().ok_or_else(no_data)?;
-    for path in [&mut recipe.model.dir, data] {
+    if !recipe.data.is_given() {
+        return Err(no_data());
+    }
+    for path in recipe.data.dirs_mut().chain([&mut recipe.model.dir]) {
         *path = std::path::absolute(&*path).map_err(|e| RunError::io(path, "cannot resolve", e))?;
     }
     if let Some(disk) = recipe.offload.as_mut().and_then(|o| o.disk.as_mut()) {

@@ -41,6 +41,9 @@ pub struct Progress {
     pub best: Option<(u64, f64)>,
     /// The last validation: losses of the weights and of the average.
     pub last: Option<(f64, Option<f64>)>,
+    /// Its losses on each of several data sets, by name, of the better weights.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub last_sets: Vec<(String, f64)>,
     /// The lowest loss of the validations that `validate_every` asks for, and how many in a row since then were not below it. One
     /// that a stop asks for does not count: a run that is resumed ends where it would have ended.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -129,6 +129,12 @@ impl Events {
         self.append(&of_validation(update, raw, ema))
     }
 
+    /// Adds a validation's losses of several data sets.
+    pub fn validated_sets(&mut self, update: u64, losses: &[(String, f64)]) -> Option<String> {
+        let each = losses.iter().map(|(name, loss)| (format!("validation/set/{name}"), *loss as f32));
+        self.append(&message::scalars(now(), update, each))
+    }
+
     /// Adds a WAV file, as [`SoundWriter`](ambitus_data::SoundWriter) writes it.
     pub fn sound(&mut self, update: u64, tag: &str, path: &Path) -> Option<String> {
         self.file(path, &mut |file, bytes| Ok(message::sound(now(), update, tag, wav(file, bytes)?)))

@@ -52,6 +52,8 @@ pub trait Observer {
     fn step(&mut self, step: &Step, progress: &Progress) -> Result<(), RunError>;
     /// Called after every validation with the losses of the weights and of the average.
     fn validated(&mut self, _update: u64, _raw: f64, _ema: Option<f64>) {}
+    /// Called after every validation of several data sets with the loss of each, of the better weights.
+    fn validated_sets(&mut self, _update: u64, _losses: &[(String, f64)]) {}
     /// Called after every sample with the names and files of its sounds.
     fn spoken(&mut self, _update: u64, _sounds: &[Sound]) {}
     /// Called before every checkpoint: what it relies on must be on the disk.
@@ -179,6 +181,13 @@ impl Trainer<'_> {
         self.progress.last = raw.is_finite().then_some((raw, ema.filter(|e| e.is_finite())));
         self.meter.ended(phase::EVALUATE);
         observer.validated(self.progress.update, raw, ema);
+        let program = if ema.is_some_and(|e| e < raw) { program::EVALUATE_EMA } else { program::EVALUATE };
+        let of_sets = self.validation.of_sets(self.exec, program, self.world)?;
+        if !of_sets.is_empty() {
+            self.meter.ended(phase::EVALUATE);
+            observer.validated_sets(self.progress.update, &of_sets);
+        }
+        self.progress.last_sets = of_sets.into_iter().filter(|(_, loss)| loss.is_finite()).collect();
         Ok(Some(better))
     }
 

@@ -125,6 +125,14 @@ impl Observer for Watcher<'_> {
         let line = Update {
             update: progress.update,
             epoch: f64::from(step.epoch),
+            clips: self
+                .r
+                .data
+                .sets
+                .iter()
+                .map(|set| set.name.clone())
+                .zip(step.of_sets.iter().copied())
+                .collect(),
             loss: first.loss,
             losses: named(&first.reported),
             learning_rate: first.learning_rate,
@@ -195,6 +203,13 @@ impl Observer for Watcher<'_> {
         }
         self.page.validated(update, raw, ema);
         self.validations.push((update, ema.map_or(raw, |e| e.min(raw))));
+    }
+
+    fn validated_sets(&mut self, update: u64, losses: &[(String, f64)]) {
+        if let Some(said) = metrics::of_sets(losses) {
+            self.console.line(&said);
+        }
+        self.record(|events| events.validated_sets(update, losses));
     }
 
     fn spoken(&mut self, update: u64, sounds: &[Sound]) {

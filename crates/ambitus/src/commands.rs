@@ -114,7 +114,7 @@ pub fn options(a: &TrainArgs, r: &mut Recipe) -> Vec<String> {
     let flag = |is: bool| is.then_some(());
     if a.recipe.is_some() {
         keys.set("model.dir", &a.model, |dir| r.model.dir = dir);
-        keys.open("data.dir", &a.data, &mut r.data.dir);
+        keys.set("data.dir", &a.data, |dir| r.data.take(dir));
     }
     keys.set("device", &a.device, |device| r.device = device);
     keys.open("memory", &a.memory, &mut r.memory);

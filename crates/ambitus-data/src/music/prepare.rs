@@ -318,7 +318,7 @@ pub fn music_lengths(
         // What is wrong with a clip is said where it is prepared.
         let mut of = || {
             let kept = read(&entry, texts, [&[0; 32]; 2], music.most_text).ok()?.kept;
-            let samples = samples(feed.audio(source, &entry).ok()?, options.rate)?;
+            let samples = samples(feed.audio(&entry).ok()?, options.rate)?;
             let frames = samples.div_ceil(music.frames.samples).min(segment);
             let seconds = options.seconds(samples as u64);
             let rows = (music.rows)(Counts { frames, text: kept.longest }).ok()?;
@@ -366,8 +366,7 @@ pub fn longest_file(
     for (i, entry) in source.entries().enumerate() {
         let entry = entry?;
         // What cannot be read is said where it is prepared.
-        let info =
-            feed.audio(source, &entry).ok().and_then(|audio| Some(AudioReader::read(audio).ok()?.info()));
+        let info = feed.audio(&entry).ok().and_then(|audio| Some(AudioReader::read(audio).ok()?.info()));
         longest = longest.max(match info {
             Some(AudioInfo { frames: Some(frames), rate, .. }) => frames as f64 / f64::from(rate) + RESAMPLED,
             Some(_) => LONGEST,

@@ -141,7 +141,7 @@ pub(crate) fn make_all<M: Make>(
             let i = Some(*next).filter(|next| *next < end)?;
             *next += 1;
             let taken = source.entry(i).map(|entry| {
-                let audio = feed.audio(source, &entry);
+                let audio = feed.audio(&entry);
                 (entry, audio)
             });
             Some((i, taken))

@@ -148,7 +148,7 @@ pub(crate) fn lengths<F: Framing>(
     let (mut feed, mut outside, mut first) = (Feed::default(), 0, Vec::new());
     for (i, entry) in source.entries().enumerate() {
         let entry = entry?;
-        let taken = match feed.audio(source, &entry) {
+        let taken = match feed.audio(&entry) {
             Ok(_) if entry.text.chars().count() < options.limits.min_chars => {
                 Taken::Outside("too little text".to_owned())
             }

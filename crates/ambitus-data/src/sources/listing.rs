@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-use super::{Audio, Described, Entry, Lines, clip_bytes};
+use super::{Audio, DataSet, Described, Entry, Lines, clip_bytes};
 use crate::error::{DataError, many};
 use crate::outcomes::Problem;
 use crate::outcomes::{Cause, Outcome, Outcomes, Verdict};
@@ -19,8 +19,6 @@ pub(crate) const MAX_TEXT: usize = 64 << 10;
 /// A finished list, sorted by name.
 #[derive(Debug)]
 pub(crate) struct Listing {
-    /// The data folder; paths on disk are below it, or absolute.
-    root: PathBuf,
     /// Files that entries are described in.
     files: Vec<PathBuf>,
     names: String,
@@ -94,16 +92,16 @@ impl Listing {
     pub(crate) fn entry(&self, i: usize) -> Result<Entry, DataError> {
         let row = &self.rows[i];
         let bytes = self.records.read(row.at, row.length as usize)?;
-        let record: Record<'_> =
-            serde_json::from_slice(&bytes).map_err(|e| DataError::io(&self.root, e.into()))?;
+        let record: Record<'_> = serde_json::from_slice(&bytes)
+            .map_err(|e| DataError::Invalid(format!("the list of clips cannot be read back: {e}")))?;
         let audio = match (&record.audio, record.row) {
-            (Some(path), _) => Audio::File(self.root.join(&**path)),
+            (Some(path), _) => Audio::File(PathBuf::from(&**path)),
             (None, row) => Audio::Row(row.unwrap_or(0)),
         };
         let file = match (record.file, &audio) {
             (Some(file), _) => self.files[file].clone(),
             (None, Audio::File(path)) => path.with_extension("txt"),
-            (None, Audio::Row(_)) => self.root.clone(),
+            (None, Audio::Row(_)) => PathBuf::new(),
         };
         Ok(Entry {
             name: self.name(row).to_owned(),
@@ -128,6 +126,10 @@ pub(super) struct Lister {
     pub(super) described: Described,
     /// How lines without a header are read.
     pub(super) lines: Lines,
+    /// What stands before the names of the data set that is read.
+    prefix: String,
+    /// The voice of those of its clips that name none.
+    voice: Option<String>,
     /// Paths of audio by their hashes, to find what is named twice.
     seen: HashMap<u64, u32>,
     hasher: RandomState,
@@ -169,13 +171,11 @@ pub(super) struct Said<'a> {
 
 impl Lister {
     pub(super) fn new(
-        root: &Path,
         (described, lines): (Described, Lines),
         scratch: &Path,
         room: u64,
     ) -> Result<Self, DataError> {
         let listing = Listing {
-            root: root.to_owned(),
             files: Vec::new(),
             names: String::new(),
             rows: Vec::new(),
@@ -190,7 +190,32 @@ impl Lister {
             Described::Beside(beside) => room.saturating_sub(beside.bytes),
             Described::No | Described::Own | Described::Music => room,
         };
-        Ok(Self { listing, problems, described, lines, seen, hasher, room, row_bytes: 0, footer_bytes: 0 })
+        let (prefix, voice, row_bytes, footer_bytes) = (String::new(), None, 0, 0);
+        Ok(Self {
+            listing,
+            problems,
+            described,
+            lines,
+            prefix,
+            voice,
+            seen,
+            hasher,
+            room,
+            row_bytes,
+            footer_bytes,
+        })
+    }
+
+    /// Goes on to a data set: how many clips are listed, with those that cannot be used.
+    pub(super) fn begin(&mut self, set: &DataSet) -> usize {
+        self.prefix = set.name.as_ref().map_or(String::new(), |name| format!("{name}/"));
+        self.voice.clone_from(&set.voice);
+        self.listed()
+    }
+
+    /// Returns how many clips are listed, with those that cannot be used.
+    pub(super) fn listed(&self) -> usize {
+        self.listing.len() + self.problems.len()
     }
 
     /// Returns the bytes that are left for more.
@@ -253,33 +278,31 @@ impl Lister {
         (cause, reason): (Cause, String),
     ) -> Result<(), DataError> {
         self.problems.push(Outcome {
-            name: crate::error::short(name).into_owned(),
+            name: crate::error::short(&format!("{}{name}", self.prefix)).into_owned(),
             file: file.to_owned(),
             line,
             verdict: Verdict::Bad { cause, reason },
         })
     }
 
-    /// Adds a clip whose audio is a file below the root, or an absolute path. The same file may come only once.
+    /// Adds a clip whose audio is a file. The same file may come only once.
     pub(super) fn add_file(&mut self, name: &str, audio: &Path, said: &Said<'_>) -> Result<(), DataError> {
-        let below = audio.strip_prefix(&self.listing.root).unwrap_or(audio);
         let place = self.place(said, audio);
-        let Some(path) = below.to_str() else {
+        let Some(path) = audio.to_str() else {
             let reason = "its name is not UTF-8; rename it".to_owned();
             return self.problem(name, &place, Some(said.line), (Cause::NoAudio, reason));
         };
-        let hash = self.hasher.hash_one(below);
+        let hash = self.hasher.hash_one(audio);
         if let Some(&i) = self.seen.get(&hash) {
             let earlier = self.listing.entry(i as usize)?;
             // Two paths of one hash are as rare as they are harmless.
-            if earlier.audio == Audio::File(self.listing.root.join(path)) {
+            if earlier.audio == Audio::File(audio.to_owned()) {
                 let reason =
                     format!("the same audio is already at {}:{}", earlier.file.display(), earlier.line);
                 return self.problem(name, &place, Some(said.line), (Cause::Twice, reason));
             }
         }
-        let path = path.to_owned();
-        self.add(name, Some(&path), None, said)?;
+        self.add(name, Some(path), None, said)?;
         self.seen.insert(hash, self.listing.len() as u32 - 1);
         Ok(())
     }
@@ -298,7 +321,9 @@ impl Lister {
         said: &Said<'_>,
     ) -> Result<(), DataError> {
         let clips = self.listing.len() + 1;
-        let needed = clip_bytes(clips, self.listing.names.len() + name.len());
+        let length = self.prefix.len() + name.len();
+        let voice = said.voice.or(self.voice.as_deref());
+        let needed = clip_bytes(clips, self.listing.names.len() + length);
         if needed > self.room || clips > u32::MAX as usize {
             let what = format!("the data's {} or more", many(clips, "clip"));
             return Err(DataError::DoesNotFit { what, needed, room: self.room });
@@ -307,7 +332,7 @@ impl Lister {
             audio: audio.map(Cow::Borrowed),
             row,
             text: Cow::Borrowed(said.text),
-            voice: said.voice.map(Cow::Borrowed),
+            voice: voice.map(Cow::Borrowed),
             description: said.description.map(Cow::Borrowed),
             fields: Cow::Borrowed(said.fields),
             ids: Cow::Borrowed(said.ids),
@@ -316,17 +341,19 @@ impl Lister {
             line: said.line,
         };
         let list = &mut self.listing;
-        let json = serde_json::to_vec(&record).map_err(|e| DataError::io(&list.root, e.into()))?;
+        let json = serde_json::to_vec(&record)
+            .map_err(|e| DataError::Invalid(format!("the list of clips cannot be written: {e}")))?;
         let row = Row {
             at: list.records.len(),
             name: list.names.len(),
             length: json.len() as u32,
-            name_length: name.len() as u32,
+            name_length: length as u32,
         };
         list.records.append(&json)?;
+        list.names.push_str(&self.prefix);
         list.names.push_str(name);
         list.rows.push(row);
-        let spoken = said.text.len() + said.voice.map_or(0, str::len) + size_of_val(said.ids);
+        let spoken = said.text.len() + voice.map_or(0, str::len) + size_of_val(said.ids);
         list.longest_text = list.longest_text.max(spoken);
         let fields: usize = said.fields.iter().map(|(key, value)| key.len() + value.len()).sum();
         let described = said.description.map_or(0, str::len) + fields;
@@ -334,8 +361,8 @@ impl Lister {
         Ok(())
     }
 
-    /// Puts the list into the order of names.
-    pub(super) fn sort(&mut self) -> Result<(), DataError> {
+    /// Puts the list of what lies at `path` into the order of names.
+    pub(super) fn sort(&mut self, path: &Path) -> Result<(), DataError> {
         drop(std::mem::take(&mut self.seen));
         let mut rows = std::mem::take(&mut self.listing.rows);
         let names = &self.listing.names;
@@ -345,7 +372,7 @@ impl Lister {
         if let Some(twice) = twice {
             // A path is written in two ways of which one is absolute and means another file.
             let reason = format!("two clips are called {:?}; rename one", crate::error::short(twice));
-            return Err(DataError::file(&self.listing.root, reason));
+            return Err(DataError::file(path, reason));
         }
         self.listing.rows = rows;
         Ok(())

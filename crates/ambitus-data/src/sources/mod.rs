@@ -34,6 +34,7 @@ pub(crate) mod parquet;
 pub(crate) mod parquet;
 mod resolve;
 mod said;
+mod sets;
 
 use std::path::{Path, PathBuf};
 
@@ -47,6 +48,7 @@ pub use headerless::Lines;
 use listing::{Lister, Listing, Said, listing_bytes};
 use resolve::Root;
 use said::{clean, description, voice};
+pub use sets::{DataSet, Sets};
 
 /// Names that a column or key of audio paths may have.
 const AUDIO_KEYS: [&str; 5] = ["audio_file", "audio_path", "audio_filepath", "audio", "path"];
@@ -131,10 +133,10 @@ pub(crate) struct Feed {
 
 impl Feed {
     /// Returns the audio of the next entry; `Err` says why it has none.
-    pub(crate) fn audio(&mut self, source: &Source, entry: &Entry) -> Result<AudioInput, String> {
+    pub(crate) fn audio(&mut self, entry: &Entry) -> Result<AudioInput, String> {
         match &entry.audio {
             Audio::File(path) => Ok(AudioInput::File(path.clone())),
-            Audio::Row(row) => self.rows.audio(&source.path, &entry.file, *row),
+            Audio::Row(row) => self.rows.audio(&entry.file, *row),
         }
     }
 }
@@ -142,9 +144,9 @@ impl Feed {
 /// A data set as written down, before any audio is opened.
 #[derive(Debug)]
 pub struct Source {
-    /// Folder or metadata file that was given.
+    /// Folder or metadata file that was given; of several, for messages.
     pub path: PathBuf,
-    /// How it is written.
+    /// How it is written, or the last of several.
     pub format: Format,
     listing: Listing,
     /// What cannot be used.
@@ -162,21 +164,26 @@ pub const fn clip_bytes(clips: usize, names: usize) -> u64 {
 }
 
 impl Source {
-    /// Reads a data folder or a metadata file (`.csv`, `.txt` with `|`, `.jsonl`, `.parquet`). What is read is kept in a file
+    /// Reads data folders or metadata files (`.csv`, `.txt` with `|`, `.jsonl`, `.parquet`). What is read is kept in a file
     /// without a name in the folder `scratch`; in memory are names and places, in at most `room` bytes, and one line.
     ///
     /// # Errors
     /// What makes the whole doubtful, and more clips than there is room for.
-    pub fn read(path: &Path, scratch: &Path, room: u64) -> Result<Self, DataError> {
-        Self::read_with(path, (Described::No, Lines::Texts), scratch, room)
+    pub fn read(sets: impl Into<Sets>, scratch: &Path, room: u64) -> Result<Self, DataError> {
+        Self::read_with(&sets.into(), (Described::No, Lines::Texts), scratch, room)
     }
 
     /// Reads a data set of spoken texts, whose lines without a header have these columns. See [`read`](Self::read).
     ///
     /// # Errors
     /// As there.
-    pub fn read_lines(path: &Path, lines: Lines, scratch: &Path, room: u64) -> Result<Self, DataError> {
-        Self::read_with(path, (Described::No, lines), scratch, room)
+    pub fn read_lines(
+        sets: impl Into<Sets>,
+        lines: Lines,
+        scratch: &Path,
+        room: u64,
+    ) -> Result<Self, DataError> {
+        Self::read_with(&sets.into(), (Described::No, lines), scratch, room)
     }
 
     /// Reads a data set and its descriptions: its own, or those of `second`, a file or folder of metadata. A row of that is of the clip
@@ -184,18 +191,25 @@ impl Source {
     /// [`read`](Self::read).
     ///
     /// # Errors
-    /// As there, and rows of the second that are not those of the first.
+    /// As there, and rows of the second that are not those of the first, or a second of several.
     pub fn read_described(
-        path: &Path,
+        sets: impl Into<Sets>,
         second: Option<&Path>,
         scratch: &Path,
         room: u64,
     ) -> Result<Self, DataError> {
+        let sets = sets.into();
         let described = match second {
+            Some(second) if sets.single().is_none() => {
+                return Err(DataError::file(
+                    second,
+                    "goes with one data set, not with several: let each have its own descriptions",
+                ));
+            }
             Some(second) => Described::Beside(Box::new(Beside::open(second, scratch, room)?)),
             None => Described::Own,
         };
-        Self::read_with(path, (described, Lines::Texts), scratch, room)
+        Self::read_with(&sets, (described, Lines::Texts), scratch, room)
     }
 
     /// Reads a data set of music: a folder of audio files, with JSON and `.txt` files of their names beside them where these have a text, or
@@ -203,58 +217,27 @@ impl Source {
     ///
     /// # Errors
     /// As there.
-    pub fn read_music(path: &Path, scratch: &Path, room: u64) -> Result<Self, DataError> {
-        Self::read_with(path, (Described::Music, Lines::Texts), scratch, room)
+    pub fn read_music(sets: impl Into<Sets>, scratch: &Path, room: u64) -> Result<Self, DataError> {
+        Self::read_with(&sets.into(), (Described::Music, Lines::Texts), scratch, room)
     }
 
     fn read_with(
-        path: &Path,
+        sets: &Sets,
         (described, lines): (Described, Lines),
         scratch: &Path,
         room: u64,
     ) -> Result<Self, DataError> {
-        let meta = std::fs::metadata(path).map_err(|e| DataError::io(path, e))?;
-        let (root, files) = if meta.is_dir() {
-            let listed = matches!(described, Described::Music).then(|| music::listed_in(path)).flatten();
-            (path, listed.map_or_else(|| metadata_in(path), |file| Ok(vec![file]))?)
-        } else {
-            let parent = path.parent().filter(|p| !p.as_os_str().is_empty());
-            (parent.unwrap_or(Path::new(".")), vec![path.to_owned()])
-        };
-        let root = Root::new(root)?;
-        let mut lister = Lister::new(&root.given, (described, lines), scratch, room)?;
+        let mut lister = Lister::new((described, lines), scratch, room)?;
         let mut format = Format::Folder;
-        if files.is_empty() {
-            lister.described.needs_no_order()?;
-            folder::read(&root, &mut lister)?;
+        for set in sets.iter() {
+            format = read_set(set, &mut lister)?;
         }
-        for file in &files {
-            format = match file.extension().and_then(|e| e.to_str()) {
-                Some("parquet") => parquet::read(file, &mut lister).map(|()| Format::Parquet)?,
-                Some("jsonl") => jsonl::read(&root, file, &mut lister).map(|()| Format::Jsonl)?,
-                Some("gz") if lister.is_music() => {
-                    jsonl::read(&root, file, &mut lister).map(|()| Format::Jsonl)?
-                }
-                _ => delimited::read(&root, file, &mut lister)?,
-            };
-        }
-        lister.sort()?;
+        lister.sort(&sets.path())?;
         let Lister { listing, problems, described, row_bytes, footer_bytes, .. } = lister;
         if let Described::Beside(beside) = described {
             beside.finish()?;
         }
-        if listing.len() == 0 && problems.is_empty() {
-            return Err(DataError::NoClips {
-                path: path.to_owned(),
-                reason: if files.is_empty() {
-                    "no metadata.csv, no .jsonl, no .parquet and no audio files (wav, flac, mp3, ogg) in it"
-                        .into()
-                } else {
-                    "the metadata has no lines".into()
-                },
-            });
-        }
-        Ok(Self { path: path.to_owned(), format, listing, problems, row_bytes, footer_bytes })
+        Ok(Self { path: sets.path(), format, listing, problems, row_bytes, footer_bytes })
     }
 
     /// Returns the number of clips that may be usable.
@@ -297,14 +280,54 @@ impl Source {
     }
 }
 
-/// Holds out the clips of an index that a metadata file describes, in memory that the index justifies. Clips of the file that are not usable
+/// Lists the clips of a data set: how they are written down.
+fn read_set(set: &DataSet, lister: &mut Lister) -> Result<Format, DataError> {
+    let path = &*set.path;
+    let meta = std::fs::metadata(path).map_err(|e| DataError::io(path, e))?;
+    let (root, files) = if meta.is_dir() {
+        let listed = lister.is_music().then(|| music::listed_in(path)).flatten();
+        (path, listed.map_or_else(|| metadata_in(path), |file| Ok(vec![file]))?)
+    } else {
+        let parent = path.parent().filter(|p| !p.as_os_str().is_empty());
+        (parent.unwrap_or(Path::new(".")), vec![path.to_owned()])
+    };
+    let root = Root::new(root)?;
+    let listed = lister.begin(set);
+    let mut format = Format::Folder;
+    if files.is_empty() {
+        lister.described.needs_no_order()?;
+        folder::read(&root, lister)?;
+    }
+    for file in &files {
+        format = match file.extension().and_then(|e| e.to_str()) {
+            Some("parquet") => parquet::read(file, lister).map(|()| Format::Parquet)?,
+            Some("jsonl") => jsonl::read(&root, file, lister).map(|()| Format::Jsonl)?,
+            Some("gz") if lister.is_music() => jsonl::read(&root, file, lister).map(|()| Format::Jsonl)?,
+            _ => delimited::read(&root, file, lister)?,
+        };
+    }
+    if lister.listed() == listed {
+        return Err(DataError::NoClips {
+            path: path.to_owned(),
+            reason: if files.is_empty() {
+                "no metadata.csv, no .jsonl, no .parquet and no audio files (wav, flac, mp3, ogg) in it"
+                    .into()
+            } else {
+                "the metadata has no lines".into()
+            },
+        });
+    }
+    Ok(format)
+}
+
+/// Holds out the clips of an index that metadata files describe, in memory that the index justifies. Clips of the files that are not usable
 /// are passed over.
 ///
 /// # Errors
-/// A file that cannot be read, describes no clip of the index, or far more clips; and no clip left to train on.
-pub fn split_described(index: &ClipIndex, file: &Path, scratch: &Path) -> Result<Split, DataError> {
+/// A file that cannot be read, files that describe no clip of the index, or far more clips; and no clip left to train on.
+pub fn split_described(index: &ClipIndex, files: &Sets, scratch: &Path) -> Result<Split, DataError> {
     let names = (0..index.len()).map(|i| index.name(i).len()).sum::<usize>();
-    let source = Source::read(file, scratch, LISTED_BYTES + clip_bytes(2 * index.len(), 2 * names))?;
+    let source = Source::read(files, scratch, LISTED_BYTES + clip_bytes(2 * index.len(), 2 * names))?;
     let mut held_out = vec![false; index.len()];
     for entry in source.entries() {
         if let Some(i) = index.find(&entry?.name) {
@@ -314,7 +337,7 @@ pub fn split_described(index: &ClipIndex, file: &Path, scratch: &Path) -> Result
     if !held_out.contains(&true) {
         let reason =
             "describes no usable clip of this data: data.dir must name what both describe, their folder";
-        return Err(DataError::file(file, reason));
+        return Err(DataError::file(&files.path(), reason));
     }
     Split::new(&held_out)
 }

@@ -28,7 +28,7 @@ pub(super) fn rows(file: &Path, _: u64) -> Result<(Box<dyn Rows>, u64), DataErro
 pub(super) struct AudioRows;
 
 impl AudioRows {
-    pub(super) fn audio(&mut self, _: &Path, _: &Path, _: u64) -> Result<AudioInput, String> {
+    pub(super) fn audio(&mut self, _: &Path, _: u64) -> Result<AudioInput, String> {
         Err(REASON.into())
     }
 }

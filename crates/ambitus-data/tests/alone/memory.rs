@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use crate::counting::{ALONE, peak_of};
 use ambitus_data::pack::{self, Capacity, pack};
-use ambitus_data::updates::{UpdateSize, Updates};
+use ambitus_data::updates::{Drawn, Set, UpdateSize, Updates};
 use ambitus_data::{
     ClipIndex, DataError, Limits, Policy, PrepareOptions, Prepared, Source, Tokenizer, TokenizerKind,
     prepare, wav,
@@ -298,9 +298,12 @@ fn forming_updates_and_packing_take_what_is_planned() {
         let lengths: Vec<u32> = (0..n as u32).map(|i| 40 + i * 7919 % 900).collect();
         let weights: Vec<f32> = (0..n).map(|i| if i % 2 == 0 { 1.1 } else { 0.9 }).collect();
         let sizes = [UpdateSize::Clips(5), UpdateSize::Frames(8000)];
-        for (size, weights) in sizes.into_iter().flat_map(|size| [(size, &[][..]), (size, &weights)]) {
+        let two = [(n / 10, 9.0), (n - n / 10, 1.0)].map(|(clips, weight)| Set { clips, weight });
+        let weights = [(&[][..], &[][..]), (&weights, &[]), (&[], &two)];
+        for (size, (weights, sets)) in sizes.into_iter().flat_map(|size| weights.map(|of| (size, of))) {
             let (_, peak) = peak_of(|| {
-                let mut updates = Updates::new(&lengths, weights, size, 7).expect("formed");
+                let drawn = Drawn { frames: &lengths, weights, sets };
+                let mut updates = Updates::new(&drawn, size, 7).expect("formed");
                 // Into the third epoch.
                 let uses = updates.by_ref().map(|u| u.len()).scan(0, |sum, n| {
                     *sum += n;

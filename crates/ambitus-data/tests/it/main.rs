@@ -11,6 +11,7 @@ mod pack;
 mod parquet;
 mod pieces;
 mod prepare;
+mod sets;
 mod speech;
 mod unigram;
 mod vectors;

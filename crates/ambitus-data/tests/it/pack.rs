@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use ambitus_data::pack::{Capacity, fill, pack};
-use ambitus_data::updates::{Draw, UpdateSize, Updates};
+use ambitus_data::updates::{Draw, Drawn, Set, UpdateSize, Updates};
 use arbtest::arbitrary::Result;
 use arbtest::arbtest;
 
@@ -55,6 +55,14 @@ fn what_cannot_be_packed_is_named() {
     assert!(pack(&[], Capacity { frames: 10, clips: 0 }).expect("nothing to do").is_empty());
 }
 
+fn weighted<'a>(frames: &'a [u32], weights: &'a [f32]) -> Drawn<'a> {
+    Drawn { frames, weights, sets: &[] }
+}
+
+fn alike(frames: &[u32]) -> Drawn<'_> {
+    weighted(frames, &[])
+}
+
 /// Lengths like speech data sets have.
 fn lengths(seed: u64, kind: u32, n: usize) -> Vec<u32> {
     let mut state = seed;
@@ -104,7 +112,7 @@ fn updates_fill(u: &mut arbtest::arbitrary::Unstructured<'_>) -> arbtest::arbitr
         UpdateSize::Frames(target)
     };
     let seed = u.arbitrary()?;
-    let updates = Updates::new(&frames, &[], size, seed).expect("valid");
+    let updates = Updates::new(&alike(&frames), size, seed).expect("valid");
     let capacity = Capacity { frames: updates.micro_batch(requested, 1000).expect("fits"), clips: 1000 };
     let promised = if kind == 2 { PROMISED_FILL_OF_EQUALS } else { PROMISED_FILL };
     let (mut used, mut planned) = (0.0, 0.0);
@@ -139,7 +147,7 @@ fn the_largest_update_is_one_micro_batch_and_no_larger_than_needed() {
         [(0, UpdateSize::Clips(7)), (1, UpdateSize::Frames(4000)), (2, UpdateSize::Frames(2800))]
     {
         let frames = lengths(3, kind, 60);
-        let updates = Updates::new(&frames, &[], size, 5).unwrap();
+        let updates = Updates::new(&alike(&frames), size, 5).unwrap();
         let (most, clips) = updates.largest(40).unwrap();
         let capacity = Capacity { frames: most as u32, clips };
         let mut full = (false, false);
@@ -163,7 +171,7 @@ fn every_clip_is_used_once_per_epoch() {
             _ => UpdateSize::Frames(u.int_in_range(1..=20_000)?),
         };
         let seed = u.arbitrary()?;
-        let updates = Updates::new(&frames, &[], size, seed).expect("valid");
+        let updates = Updates::new(&alike(&frames), size, seed).expect("valid");
         let target = updates.target_frames();
         let mut uses: HashMap<Draw, usize> = HashMap::new();
         let list: Vec<Vec<Draw>> = updates.clone().take(40).collect();
@@ -187,17 +195,17 @@ fn every_clip_is_used_once_per_epoch() {
             }
         }
         let k = u.int_in_range(0..=39)?;
-        let mut later = Updates::at(&frames, &[], size, seed, k).expect("valid");
+        let mut later = Updates::at(&alike(&frames), size, seed, k).expect("valid");
         assert_eq!(later.position(), k);
         assert_eq!(later.next().as_ref(), Some(&list[k as usize]));
         Ok(())
     })
     .budget_ms(3_000);
-    assert!(Updates::new(&[], &[], UpdateSize::Clips(1), 0).is_err());
+    assert!(Updates::new(&alike(&[]), UpdateSize::Clips(1), 0).is_err());
     for weights in [&[1.0, 0.0][..], &[1.0, f32::NAN], &[1.0], &[1.0, f32::INFINITY]] {
-        assert!(Updates::new(&[5, 6], weights, UpdateSize::Clips(1), 0).is_err(), "{weights:?}");
+        assert!(Updates::new(&weighted(&[5, 6], weights), UpdateSize::Clips(1), 0).is_err(), "{weights:?}");
     }
-    assert!(Updates::new(&[5], &[], UpdateSize::Frames(0), 0).is_err());
+    assert!(Updates::new(&alike(&[5]), UpdateSize::Frames(0), 0).is_err());
 }
 
 /// Each clip has its share of the uses, at any place of the sequence, and no use twice.
@@ -212,7 +220,7 @@ fn clips_are_used_as_often_as_their_weights_say() {
             0 => UpdateSize::Clips(u.int_in_range(1..=80)?),
             _ => UpdateSize::Frames(u.int_in_range(1..=20_000)?),
         };
-        let updates = Updates::new(&frames, &weights, size, u.arbitrary()?).expect("valid");
+        let updates = Updates::new(&weighted(&frames, &weights), size, u.arbitrary()?).expect("valid");
         let of = updates.clone();
         let draws: Vec<Draw> = updates.flatten().take(60 * n).collect();
         let mut uses: HashMap<Draw, usize> = HashMap::new();
@@ -237,8 +245,86 @@ fn clips_are_used_as_often_as_their_weights_say() {
     // Weights that are all alike are none.
     let frames: Vec<u32> = (1..30).collect();
     let all = |weights: &[f32]| {
-        let updates = Updates::new(&frames, weights, UpdateSize::Clips(4), 3).expect("valid");
+        let updates = Updates::new(&weighted(&frames, weights), UpdateSize::Clips(4), 3).expect("valid");
         updates.take(100).collect::<Vec<_>>()
     };
     assert_eq!(all(&[]), all(&[2.5; 29]));
+}
+
+/// Two data sets have their shares of any hundred updates, to within a clip; nothing is used twice, and nothing waits for long.
+#[test]
+fn sets_are_mixed_as_their_weights_say() {
+    arbtest(|u| {
+        let clips: [usize; 2] = [u.int_in_range(1..=60)?, u.int_in_range(1..=60)?];
+        let frames: Vec<u32> =
+            (0..clips[0] + clips[1]).map(|_| u.int_in_range(1..=500)).collect::<Result<_>>()?;
+        let weights = [f64::from(u.int_in_range(1..=90u32)?) / 7.0, 1.0];
+        let sets = [0, 1].map(|i| Set { clips: clips[i], weight: weights[i] });
+        let weighted: Vec<f32> = if u.arbitrary()? {
+            frames.iter().map(|_| Ok(u.int_in_range(1..=9)? as f32)).collect::<Result<_>>()?
+        } else {
+            Vec::new()
+        };
+        let drawn = Drawn { frames: &frames, weights: &weighted, sets: &sets };
+        let size = match u.int_in_range(0..=1)? {
+            0 => UpdateSize::Clips(u.int_in_range(1..=30)?),
+            _ => UpdateSize::Frames(u.int_in_range(1..=9_000)?),
+        };
+        let seed = u.arbitrary()?;
+        let updates = Updates::new(&drawn, size, seed).expect("valid");
+        let list: Vec<Vec<Draw>> = updates.clone().take(230).collect();
+        for start in 0..=130 {
+            let window = list[start..start + 100].iter().flatten();
+            let (mut of_first, mut all) = (0, 0);
+            window.for_each(|d| {
+                of_first += usize::from((d.clip as usize) < clips[0]);
+                all += 1;
+            });
+            let want = f64::from(all) * weights[0] / (weights[0] + weights[1]);
+            assert!(
+                (of_first as f64 - want).abs() <= 1.0 + 1e-6,
+                "from {start}: {of_first}, not {want} of {all}"
+            );
+        }
+        let mut uses: HashMap<Draw, usize> = HashMap::new();
+        list.iter().flatten().for_each(|d| *uses.entry(*d).or_default() += 1);
+        assert!(uses.values().all(|&n| n == 1), "no draw twice");
+        if weighted.is_empty() {
+            for (first, n) in [(0, clips[0]), (clips[0], clips[1])] {
+                let own = first as u32..(first + n) as u32;
+                let newest =
+                    uses.keys().filter(|d| own.contains(&d.clip)).map(|d| d.epoch).max().unwrap_or(0);
+                let largest = list.iter().map(Vec::len).max().expect("some");
+                for epoch in 0..newest.saturating_sub(5 + (largest / n) as u32) {
+                    let all = own.clone().all(|clip| uses.contains_key(&Draw { clip, epoch }));
+                    assert!(all, "epoch {epoch} of {own:?}");
+                }
+            }
+        }
+        let all = frames.len() as f64;
+        let last = list.last().expect("some")[0];
+        let (done, epoch) = (list.iter().map(Vec::len).sum::<usize>() as f64 / all, updates.epoch_of(last));
+        assert!(
+            (f64::from(epoch) - done).abs() <= 4.0 + 0.2 * done || !weighted.is_empty(),
+            "{epoch}, not {done}"
+        );
+        let k = u.int_in_range(0..=229)?;
+        assert_eq!(
+            Updates::at(&drawn, size, seed, k).expect("valid").next().as_ref(),
+            Some(&list[k as usize])
+        );
+        Ok(())
+    })
+    .budget_ms(3_000);
+    // One set is the data of a recipe without sets.
+    let frames: Vec<u32> = (1..30).collect();
+    let one = [Set { clips: 29, weight: 3.0 }];
+    for size in [UpdateSize::Clips(4), UpdateSize::Frames(90)] {
+        let with = Updates::new(&Drawn { sets: &one, ..alike(&frames) }, size, 3).expect("valid");
+        let without = Updates::new(&alike(&frames), size, 3).expect("valid");
+        assert!(with.take(100).eq(without.take(100)));
+    }
+    for bad in [[Set { clips: 28, weight: 1.0 }; 1], [Set { clips: 29, weight: 0.0 }; 1]] {
+        assert!(Updates::new(&Drawn { sets: &bad, ..alike(&frames) }, UpdateSize::Clips(1), 0).is_err());
+    }
 }

@@ -4,13 +4,13 @@ use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use ambitus_data::prepare::{Cause, PrepareOptions, Progress, Verdict};
-use ambitus_data::sources::{Entry, Format, split_described};
+use ambitus_data::sources::{Entry, Format};
 use ambitus_data::{
     ClipIndex, ClipMeta, DataError, Limits, OUTCOMES_FILE, Outcome, Policy, Prepared, Source, Tokenizer,
     TokenizerKind, Vocab, load_clip, prepare, read_index,
 };
 
-fn write_tone(path: &Path, seconds: f64, lead: f64, level: f32) {
+pub fn write_tone(path: &Path, seconds: f64, lead: f64, level: f32) {
     let spec = hound::WavSpec {
         channels: 1,
         sample_rate: 16_000,
@@ -27,18 +27,18 @@ fn write_tone(path: &Path, seconds: f64, lead: f64, level: f32) {
     writer.finalize().expect("finished");
 }
 
-fn put(path: &Path, bytes: impl AsRef<[u8]>) {
+pub fn put(path: &Path, bytes: impl AsRef<[u8]>) {
     std::fs::write(path, bytes).expect("written");
 }
 
-fn english() -> Tokenizer {
+pub fn english() -> Tokenizer {
     let mut tokens = vec![" ".to_owned()];
     tokens.extend(('!'..='~').map(String::from));
     tokens.push("é".into());
     Tokenizer::new(TokenizerKind::Pinyin, Some(Vocab::new(tokens).expect("valid"))).expect("valid")
 }
 
-fn options(dir: &Path) -> PrepareOptions {
+pub fn options(dir: &Path) -> PrepareOptions {
     PrepareOptions {
         limits: Limits::default(),
         policy: Policy::Skip,
@@ -53,15 +53,15 @@ fn source(path: &Path) -> Result<Source, DataError> {
     Source::read(path, &std::env::temp_dir(), u64::MAX)
 }
 
-fn entries(source: &Source) -> Vec<Entry> {
+pub fn entries(source: &Source) -> Vec<Entry> {
     source.entries().map(|e| e.expect("readable")).collect()
 }
 
-fn problems(source: &Source) -> Vec<Outcome> {
+pub fn problems(source: &Source) -> Vec<Outcome> {
     source.problems.iter().map(|o| o.expect("readable")).collect()
 }
 
-fn run(dir: &Path, options: &PrepareOptions) -> Result<Prepared, DataError> {
+pub fn run(dir: &Path, options: &PrepareOptions) -> Result<Prepared, DataError> {
     prepare(&source(&dir.join("data"))?, &english(), options, &|_| true)
 }
 
@@ -90,35 +90,6 @@ fn reason(prepared: &Prepared, name: &str) -> String {
         Verdict::Ok { .. } => "ok".to_owned(),
         Verdict::Bad { reason, .. } | Verdict::Outside { reason } => reason,
     }
-}
-
-/// A data set in two halves, each with its file, and the language beside them, as AllTalk makes it.
-#[test]
-fn a_second_file_says_which_clips_are_held_out() {
-    let dir = tempfile::tempdir().expect("folder");
-    let data = dir.path().join("data");
-    std::fs::create_dir_all(data.join("wavs")).expect("folder");
-    let csv = |names: &[&str]| {
-        let line = |name: &&str| format!("wavs/{name}.wav|Words of {name}.|coqui\n");
-        "audio_file|text|speaker_name\n".to_owned() + &names.iter().map(line).collect::<String>()
-    };
-    for name in ["voice_00000001", "voice_00000002", "voice_00000003", "short"] {
-        let seconds = if name == "short" { 0.1 } else { 1.0 };
-        write_tone(&data.join(format!("wavs/{name}.wav")), seconds, 0.0, 0.3);
-    }
-    put(&data.join("metadata_train.csv"), csv(&["voice_00000001", "voice_00000003"]));
-    put(&data.join("metadata_eval.csv"), csv(&["short", "voice_00000002"]));
-    put(&data.join("lang.txt"), "en\n");
-    let prepared = run(dir.path(), &options(dir.path())).expect("prepared");
-    assert_eq!(prepared.index.len(), 3);
-    let split = |file: &str| split_described(&prepared.index, &data.join(file), dir.path());
-    let held_out = split("metadata_eval.csv").expect("described");
-    assert_eq!((&*held_out.train, &*held_out.validation), (&[0, 2][..], &[1][..]));
-    assert_ne!(held_out.digest(), split("metadata_train.csv").expect("described").digest());
-    put(&data.join("other.csv"), csv(&["short", "voice_9"]));
-    let why = split("other.csv").expect_err("none of them").to_string();
-    assert!(why.contains("other.csv: describes no usable clip"), "{why}");
-    assert!(split("none.csv").is_err());
 }
 
 #[test]

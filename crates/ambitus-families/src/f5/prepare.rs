@@ -3,8 +3,7 @@
 use crate::console::Console;
 use crate::error::RunError;
 use crate::prepare::{
-    Bound, Job, Made, PREPARE_THREADS, Preparer, Room, What, limited, no_data, prepare_options, shortest,
-    shown,
+    Bound, Job, Made, PREPARE_THREADS, Preparer, Room, What, limited, prepare_options, sets, shortest, shown,
 };
 use ambitus_data::mel::SAMPLE_RATE;
 use ambitus_data::prepare::mel_lengths;
@@ -18,11 +17,11 @@ pub struct Mels {
 
 impl Preparer for Mels {
     fn read(&self, job: &Job<'_>, console: &mut dyn Console) -> Result<Made, RunError> {
-        let dir = job.recipe.data.dir.as_ref().ok_or_else(no_data)?;
+        let data = sets(job.recipe)?;
         let (options, tokenizer) = (prepare_options(job.recipe, SAMPLE_RATE), &self.tokenizer);
         let room = Room::new(job, PREPARE_THREADS);
         let fixed = shortest(&options).fixed_bound(tokenizer);
-        let source = room.read(fixed, Source::read(dir, &options.cache, room.left(fixed)))?;
+        let source = room.read(fixed, Source::read(&data, &options.cache, room.left(fixed)))?;
         let bytes = limited(&options, |o| room.process + o.memory_bound(tokenizer, &source));
         let what = match room.too_small(bytes(job.recipe.data.max_seconds), &source)? {
             Some(why) => {

@@ -8,8 +8,8 @@ use crate::codec::{self, Codebook, Spec};
 use crate::console::Console;
 use crate::error::RunError;
 use crate::prepare::{
-    Bound, Job, Made, PAGES, PREPARE_THREADS, Preparer, Room, What, limited, no_data, of_tokenizer,
-    prepare_options, shortest, shown,
+    Bound, Job, Made, PAGES, PREPARE_THREADS, Preparer, Room, What, limited, of_tokenizer, prepare_options,
+    sets, shortest, shown,
 };
 use crate::t5;
 use ambitus_data::codes::{
@@ -127,7 +127,7 @@ impl Music<'_> {
 
     /// Returns the clips, or only their lengths, and the bound on the memory that preparing them takes.
     fn made<'a>(&self, job: &Job<'_>, console: &mut dyn Console) -> Result<(What, Bound<'a>), RunError> {
-        let data = job.recipe.data.dir.as_ref().ok_or_else(no_data)?;
+        let data = sets(job.recipe)?;
         let room = Room::new(job, PREPARE_THREADS + job.threads);
         let config = &self.folder.config;
         let of_text = self.folder.text_encoder();
@@ -136,7 +136,7 @@ impl Music<'_> {
         if !(job.run || has_tokenizer && self.folder.has_parts()) {
             let frame = (f64::from(RATE) / config.frame_rate).round().max(1.0) as usize;
             let options = prepare_options(job.recipe, RATE);
-            let source = room.read(0, Source::read_music(data, &options.cache, room.left(0)))?;
+            let source = room.read(0, Source::read_music(&data, &options.cache, room.left(0)))?;
             let why = "the model folder has no tokenizer, or no weights of its text encoder and codec, so at most that many rows, a byte of \
                        text a token";
             let music = self.options(frame, job.recipe.seed);
@@ -154,7 +154,7 @@ impl Music<'_> {
         let tokenizer = room.read(fixed, Unigram::read(dir, room.left(fixed))).map_err(of_tokenizer)?;
         let texts = Reader { tokenizer, drawn: self.folder.keys.drawn() };
         let beside = fixed + texts.tokenizer.memory_bytes();
-        let source = room.read(beside, Source::read_music(data, &options.cache, room.left(beside)))?;
+        let source = room.read(beside, Source::read_music(&data, &options.cache, room.left(beside)))?;
         music.longest = longest_file(&source, &options, &shown(console))?;
         let states = CodesOptions {
             description: None,

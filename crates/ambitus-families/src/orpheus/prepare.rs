@@ -8,7 +8,7 @@ use crate::error::RunError;
 use crate::family::Family;
 pub(super) use crate::prepare::PAGES;
 use crate::prepare::{
-    Bound, Job, Made, PREPARE_THREADS, Preparer, Room, What, limited, no_data, of_tokenizer, prepare_options,
+    Bound, Job, Made, PREPARE_THREADS, Preparer, Room, What, limited, of_tokenizer, prepare_options, sets,
     shortest, shown,
 };
 use crate::tokens::{Reader, Reading, Tokens as TextTokens};
@@ -125,11 +125,20 @@ fn read<'a>(
     console: &mut dyn Console,
 ) -> Result<(What, Bound<'a>), RunError> {
     let (recipe, keys, run, vocabulary) = (job.recipe, tokens.keys, job.run, tokens.vocabulary);
-    let dir = recipe.data.dir.as_ref().ok_or_else(no_data)?;
+    let data = sets(recipe)?;
     let options = prepare_options(recipe, SAMPLE_RATE);
     let max_tokens = keys.max_tokens.map(|n| n as usize);
     let room = Room::new(job, PREPARE_THREADS + job.threads);
-    if let Some(source) = room.read(0, TokenSource::open(dir, room.left(0)))? {
+    for set in data.iter() {
+        let dir = &*set.path;
+        let Some(source) = room.read(0, TokenSource::open(dir, room.left(0)))? else { continue };
+        if data.single().is_none() {
+            return Err(RunError::Usage(format!(
+                "data.sets: {} is tokenised already, and such data is not mixed with others: give it alone as data.dir, or give \
+                 audio with transcripts",
+                dir.display()
+            )));
+        }
         let of_audio = [
             (keys.codec.is_some(), "codec (--codec)"),
             (keys.labels.is_some(), "labels"),
@@ -177,7 +186,7 @@ fn read<'a>(
     };
     let encoding = codec.as_ref().map_or(0, |codec| codec.codec.encode_bytes());
     let beside = fixed + encoding + sequences.as_ref().map_or(0, |s| s.bpe().memory_bytes());
-    let source = room.read(beside, Source::read(dir, &options.cache, room.left(beside)))?;
+    let source = room.read(beside, Source::read(&data, &options.cache, room.left(beside)))?;
     // Of the arguments only the longest clip changes.
     let held = match &sequences {
         Some(sequences) => speech.memory_bound(&source, &options, sequences) - speech.fixed_bound(&options),

@@ -8,14 +8,15 @@ use crate::codec;
 use crate::console::Console;
 use crate::error::RunError;
 use crate::prepare::{
-    Bound, Job, Made, PAGES, PREPARE_THREADS, Preparer, Room, What, limited, no_data, of_tokenizer,
-    prepare_options, shortest, shown,
+    Bound, Job, Made, PAGES, PREPARE_THREADS, Preparer, Room, What, limited, of_tokenizer, prepare_options,
+    sets, shortest, shown,
 };
 use crate::t5;
 use ambitus_data::codes::{
     self, CodesOptions, Counts, Frames, Rows, Texts, code_lengths, longest_description, prepare_codes,
     prepare_states, states_bytes,
 };
+use ambitus_data::sources::Sets;
 use ambitus_data::text::{SPIECE_FILE, TOKENIZER_FILE, UNIGRAM_ENCODING_BYTES};
 use ambitus_data::{DataError, PrepareOptions, Source, Unigram};
 use ambitus_models::parler::batch;
@@ -100,7 +101,7 @@ impl Codes<'_> {
 
     /// Returns the clips, or only their lengths, and the bound on the memory that preparing them takes.
     fn made<'a>(&self, job: &Job<'_>, console: &mut dyn Console) -> Result<(What, Bound<'a>), RunError> {
-        let dir = job.recipe.data.dir.as_ref().ok_or_else(no_data)?;
+        let data = sets(job.recipe)?;
         let room = Room::new(job, PREPARE_THREADS + job.threads);
         let tokenizer = [TOKENIZER_FILE, SPIECE_FILE].iter().any(|name| self.dir.join(name).is_file());
         let rows = |counts| self.rows(counts);
@@ -109,7 +110,7 @@ impl Codes<'_> {
             let frame = (f64::from(RATE) / self.config.frame_rate).round().max(1.0) as usize;
             let options = prepare_options(job.recipe, RATE);
             let codes = self.options(self.frames(frame), &rows);
-            let source = room.read(0, self.source(dir, &options, room.left(0)))?;
+            let source = room.read(0, self.source(&data, &options, room.left(0)))?;
             let why = "the model folder has no tokenizer, or no weights of its text encoder and codec, so at most that many rows, a byte of \
                        text one";
             let lengths = code_lengths(&source, &Bytes, &codes, &options, &shown(console))?;
@@ -123,7 +124,7 @@ impl Codes<'_> {
         let tokenizer = room.read(fixed, read_tokenizer(self.dir, room.left(fixed))).map_err(of_tokenizer)?;
         let texts = Reader { tokenizer, config: self.config };
         let beside = fixed + texts.tokenizer.memory_bytes();
-        let source = room.read(beside, self.source(dir, &options, room.left(beside)))?;
+        let source = room.read(beside, self.source(&data, &options, room.left(beside)))?;
         let longest = longest_description(&source, &texts, &codes)?;
         let mut encoder = self.encoder(longest.max(1), job.threads)?;
         let held = codes.memory_bound(&source, UNIGRAM_ENCODING_BYTES, &options)
@@ -145,8 +146,8 @@ impl Codes<'_> {
         Ok((What::Clips(Box::new(prepared)), bytes))
     }
 
-    fn source(&self, dir: &Path, options: &PrepareOptions, room: u64) -> Result<Source, DataError> {
-        Source::read_described(dir, self.keys.descriptions.as_deref(), &options.cache, room)
+    fn source(&self, data: &Sets, options: &PrepareOptions, room: u64) -> Result<Source, DataError> {
+        Source::read_described(data, self.keys.descriptions.as_deref(), &options.cache, room)
     }
 
     fn rows(&self, counts: Counts) -> Result<Rows, String> {

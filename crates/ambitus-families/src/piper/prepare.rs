@@ -8,8 +8,8 @@ use super::text::Texts;
 use crate::console::Console;
 use crate::error::RunError;
 use crate::prepare::{
-    Bound, Job, Made, PAGES, PREPARE_THREADS, Preparer, Room, What, limited, no_data, prepare_options,
-    shortest, shown,
+    Bound, Job, Made, PAGES, PREPARE_THREADS, Preparer, Room, What, limited, prepare_options, sets, shortest,
+    shown,
 };
 use ambitus_data::pieces::{self, Counts, PiecesOptions, piece_lengths, prepare_pieces};
 use ambitus_data::sources::{Entry, Lines};
@@ -53,13 +53,13 @@ impl Voiced<'_> {
 
     /// Returns the clips, or only their lengths, and the bound on the memory that preparing them takes.
     fn made<'a>(&self, job: &Job<'_>, console: &mut dyn Console) -> Result<(What, Bound<'a>), RunError> {
-        let dir = job.recipe.data.dir.as_ref().ok_or_else(no_data)?;
+        let data = sets(job.recipe)?;
         let (room, options, folder) = (Room::new(job, PREPARE_THREADS), self.options(job), self.0);
         let rows = |counts| rows(&folder.config, counts);
         let pieces = PiecesOptions { frame: None, context: true, rows: &rows, spec: SPEC };
         let beside = PiecesOptions::fixed_bound(None, &shortest(&options));
         let lines = Lines::Spoken { voices: folder.config.speakers > 1, ids: folder.keys.phoneme_ids };
-        let source = Source::read_lines(dir, lines, &options.cache, room.left(beside));
+        let source = Source::read_lines(&data, lines, &options.cache, room.left(beside));
         let source = room.read(beside, source)?;
         let held =
             pieces.memory_bound(&source, TEXT_BYTES, &options) - PiecesOptions::fixed_bound(None, &options);

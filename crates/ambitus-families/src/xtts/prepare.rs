@@ -10,11 +10,11 @@ use crate::console::Console;
 use crate::dvae;
 use crate::error::RunError;
 use crate::prepare::{
-    Bound, Job, Made, PAGES, PREPARE_THREADS, Preparer, Room, What, limited, no_data, of_tokenizer,
-    prepare_options, shortest, shown,
+    Bound, Job, Made, PAGES, PREPARE_THREADS, Preparer, Room, What, limited, of_tokenizer, prepare_options,
+    sets, shortest, shown,
 };
 use ambitus_data::pieces::{self, Counts, PiecesOptions, piece_lengths, prepare_pieces};
-use ambitus_data::sources::Entry;
+use ambitus_data::sources::{Entry, Sets};
 use ambitus_data::text::ENCODING_BYTES;
 use ambitus_data::{DataError, PrepareOptions, Source};
 use ambitus_models::xtts::batch;
@@ -85,11 +85,11 @@ impl Pieces<'_> {
 
     /// Returns the clips, or only their lengths, and the bound on the memory that preparing them takes.
     fn made<'a>(&self, job: &Job<'_>, console: &mut dyn Console) -> Result<(What, Bound<'a>), RunError> {
-        let dir = job.recipe.data.dir.as_ref().ok_or_else(no_data)?;
+        let data = sets(job.recipe)?;
         let (room, options) = (Room::new(job, PREPARE_THREADS + job.threads), options(job.recipe));
         let rows = |counts| self.rows(counts);
         let pieces = PiecesOptions { frame: Some(SAMPLES_PER_CODE), context: false, rows: &rows, spec: SPEC };
-        let source = |beside| room.read(beside, Source::read(dir, &options.cache, room.left(beside)));
+        let source = |beside| room.read(beside, Source::read(&data, &options.cache, room.left(beside)));
         if let Some(name) = self.missing() {
             if job.run {
                 return Err(RunError::Model(format!(
@@ -111,7 +111,7 @@ impl Pieces<'_> {
         let fixed =
             codec.encode_bytes() + PiecesOptions::fixed_bound(Some(SAMPLES_PER_CODE), &shortest(&options));
         let texts = room.read(fixed, Texts::read(self.dir, room.left(fixed), self.keys.cleaned));
-        let texts = Reader::new(texts.map_err(of_tokenizer)?, self.keys, dir)?;
+        let texts = Reader::new(texts.map_err(of_tokenizer)?, self.keys, &data)?;
         let of_texts =
             texts.texts.bpe().memory_bytes() + readings(self.keys.cleaned, self.keys.language.as_deref()).0;
         let source = source(fixed + of_texts)?;
@@ -159,11 +159,17 @@ struct Reader {
 
 impl Reader {
     /// Takes the language that the recipe names, or the data set.
-    fn new(texts: Texts, keys: &Keys, data: &Path) -> Result<Reader, RunError> {
-        let named = match &keys.language {
-            Some(language) => Some(language.clone()),
-            None => language_of(data)?,
-        };
+    fn new(texts: Texts, keys: &Keys, data: &Sets) -> Result<Reader, RunError> {
+        let mut named = keys.language.clone();
+        for set in data.iter().filter(|_| keys.language.is_none()) {
+            let Some(own) = language_of(&set.path)? else { continue };
+            if let Some(other) = named.replace(own.clone()).filter(|other| *other != own) {
+                return Err(RunError::Usage(format!(
+                    "xtts.language: the data sets are in {other} and {own}, and a run reads all texts in one language: train one after \
+                     the other (stages of their own recipes)"
+                )));
+            }
+        }
         let language = named.ok_or_else(|| {
             let why = "is missing; in which language are the texts? Write en, zh-cn, … into lang.txt beside the data, or set the key \
                        (--language en)";

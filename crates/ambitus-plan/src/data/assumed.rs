@@ -187,6 +187,7 @@ impl Assumed {
             limits: limits(self.ends(), recipe, prepare_bytes),
             rows: self.clips.iter().map(|c| c.rows).collect(),
             split: split(self.clips.len(), &recipe.data.validation),
+            sets: Vec::new(),
             prepare_bytes: prepare_bytes(recipe.data.max_seconds),
             digest: String::new(),
             stays,

@@ -3,8 +3,8 @@
 use super::Recipe;
 use super::read::{KeysAndValues, RecipeError, place_of, short};
 use crate::near::nearest;
-use serde::de::value::StringDeserializer;
-use serde::de::{self, DeserializeSeed, Deserializer, IntoDeserializer, MapAccess, Visitor};
+use serde::de::value::{MapDeserializer, SeqAccessDeserializer, StringDeserializer};
+use serde::de::{self, DeserializeSeed, Deserializer, IntoDeserializer, MapAccess, SeqAccess, Visitor};
 use serde::{Deserialize, forward_to_deserialize_any};
 use serde_json::{Map, Value};
 use std::cell::{Cell, RefCell};
@@ -204,7 +204,12 @@ impl<'de, D: Deserializer<'de>> Deserializer<'de> for Keys<'_, D> {
         visitor: V,
     ) -> Result<V::Value, D::Error> {
         let Keys { inner, path, others } = self;
-        inner.deserialize_struct(name, known, Fields { visitor, known, path, others })
+        let fields = Fields { visitor, known, path, others };
+        match path {
+            // It may be a list.
+            "data" => inner.deserialize_any(fields),
+            _ => inner.deserialize_struct(name, known, fields),
+        }
     }
 
     fn deserialize_any<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, D::Error> {
@@ -234,6 +239,11 @@ impl<'de, V: Visitor<'de>> Visitor<'de> for Fields<'_, V> {
     fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<V::Value, A::Error> {
         let Fields { visitor, known, path, others } = self;
         visitor.visit_map(Known { map, known, path, others, at: String::new() })
+    }
+
+    /// A list of data sets is short for the map that has it as `sets`.
+    fn visit_seq<A: SeqAccess<'de>>(self, list: A) -> Result<V::Value, A::Error> {
+        self.visitor.visit_map(MapDeserializer::new([("sets", SeqAccessDeserializer::new(list))].into_iter()))
     }
 }
 

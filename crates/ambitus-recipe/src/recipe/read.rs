@@ -81,11 +81,23 @@ impl Recipe {
         let whole: Whole =
             serde_saphyr::from_str_with_options(text, options()).map_err(|e| explain(&e, file, &places))?;
         let (recipe, notes) = whole.settled(sections, file, &places)?;
-        recipe.validate().map_err(|bad| RecipeError {
+        let refused = |key: String, why| RecipeError {
             file: file.to_owned(),
-            place: place_of(&bad.key, &places.values),
-            key: Some(bad.key),
-            why: bad.why,
+            place: place_of(&key, &places.values),
+            key: Some(key),
+            why,
+        };
+        if !recipe.data.is_given() {
+            return Err(refused("data".to_owned(), "the key `dir` is missing".to_owned()));
+        }
+        // A list is short for the sets.
+        let in_file = |key: &str| match key.strip_prefix("data.sets.") {
+            Some(rest) if !places.values.contains_key("data.sets") => format!("data.{rest}"),
+            _ => key.to_owned(),
+        };
+        recipe.validate().map_err(|bad| RecipeError {
+            place: place_of(&in_file(&bad.key), &places.values),
+            ..refused(bad.key, bad.why)
         })?;
         Ok((recipe, Origins::of_file(file, places.values, notes)))
     }

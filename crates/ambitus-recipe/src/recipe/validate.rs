@@ -52,12 +52,13 @@ impl Recipe {
     /// Checks every value's range. [`Recipe::read`] has done it; needed again after options were put over a recipe.
     pub fn validate(&self) -> Result<(), Invalid> {
         let Recipe { model, data, .. } = self;
-        for (key, path) in [
-            ("model.dir", Some(&model.dir)),
-            ("data.dir", data.dir.as_ref()),
-            ("data.cache", data.cache.as_ref()),
-            ("run_dir", self.run_dir.as_ref()),
-        ] {
+        let dirs = data.dirs().map(|dir| ("data.dir", Some(dir)));
+        let others = [
+            ("model.dir", Some(&*model.dir)),
+            ("data.cache", data.cache.as_deref()),
+            ("run_dir", self.run_dir.as_deref()),
+        ];
+        for (key, path) in others.into_iter().chain(dirs) {
             if let Some(path) = path {
                 if path.as_os_str().is_empty() {
                     refuse(key, "is empty: write a path")?;
@@ -67,6 +68,7 @@ impl Recipe {
                 }
             }
         }
+        data.validate_sets()?;
         real(
             "data.min_seconds",
             data.min_seconds,

@@ -5,7 +5,7 @@ use super::{End, Exported};
 use crate::data_loader::{Loader, Work};
 use crate::export::{self, Form, Source};
 use crate::finish;
-use crate::metrics::{Log, Resumed, Summary};
+use crate::metrics::{self, Log, Resumed, Summary};
 use crate::report::{Page, REPORT_FILE, lessons, plan};
 use crate::room;
 use crate::run_dir::RunDir;
@@ -129,6 +129,7 @@ pub(super) fn work(r: &Resolved, world: &World) -> Result<Work, RunError> {
     let (shape, seed) = (&r.plan.shape, r.recipe.seed);
     Ok(Work {
         clips: r.data.clips(&r.model, &r.data.split.train, seed)?,
+        sets: r.data.trained().sets,
         model: shape.model.clone(),
         size: r.size,
         capacity: shape.session.capacity,
@@ -148,8 +149,9 @@ pub(super) fn holding(r: &Resolved, world: &World) -> Result<World, RunError> {
 /// Returns clips as a rank validates on them.
 pub(super) fn validation(r: &Resolved, held_out: &[usize]) -> Result<Validation, RunError> {
     let shape = &r.plan.shape;
-    let held_out = r.data.clips(&r.model, held_out, r.recipe.seed)?;
-    Validation::new(held_out, shape.model.clone(), shape.session.capacity)
+    let clips = r.data.clips(&r.model, held_out, r.recipe.seed)?;
+    let sets = r.data.of_sets(held_out);
+    Validation::new(clips, shape.model.clone(), shape.session.capacity, sets)
 }
 
 /// Continues what a run's loop is recorded in; of a run that begins with `sounds` of the base.
@@ -213,6 +215,7 @@ fn results(
         updates: progress.update,
         validation_base: progress.validation_base,
         validation_last: progress.last_loss(),
+        validation_sets: progress.last_sets.iter().cloned().collect(),
         validation_best: progress.best.map(|(_, loss)| loss),
         best_update: progress.best.map(|(update, _)| update),
         best_weights: Some(source.name().to_owned()),
@@ -348,6 +351,10 @@ fn begin(
         let base = validation.loss(exec, program::EVALUATE, world)?;
         meter.ended(phase::EVALUATE);
         console.line(&format!("validation loss of the base: {base:.4}"));
+        let of_sets = validation.of_sets(exec, program::EVALUATE, world)?;
+        if let Some(said) = metrics::of_sets(&of_sets) {
+            console.line(&said);
+        }
         progress.validation_base = Some(base);
     }
     let base = finish::sampled(r, exec, program::SAMPLE)?;

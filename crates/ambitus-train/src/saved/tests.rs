@@ -481,7 +481,8 @@ fn a_run_goes_on_over_a_full_disk_but_for_its_end() {
     let disk = FaultDisk::new(Fault::Enospc, 5, true);
     let (full, good) = (CheckpointDir::on(Arc::new(disk), folder.path()), CheckpointDir::new(folder.path()));
     let capacity = one.options.capacity;
-    let validation = Validation::new(Box::new(NoClips), deep(), capacity).expect("nothing to pack");
+    let validation =
+        Validation::new(Box::new(NoClips), deep(), capacity, Vec::new()).expect("nothing to pack");
     let recipe = Recipe::new("model", "data");
     let mut exec = Kept::new(&one.planned[0]);
     let mut trainer = Trainer {

@@ -83,6 +83,8 @@ pub struct Step {
     pub update: u64,
     /// Passes over the data before its first clip.
     pub epoch: u32,
+    /// Clips of each of several data sets.
+    pub of_sets: Vec<u32>,
     /// With each player, one at least.
     pub players: Vec<Played>,
     /// Rows trained on, of all ranks.
@@ -202,7 +204,7 @@ impl Trainer<'_> {
                 }
             }
             share.rows += item.rows;
-            step.epoch = item.epoch;
+            (step.epoch, step.of_sets) = (item.epoch, item.of_sets);
             let last = item.last;
             loader.recycle(item.batch);
             if last {

@@ -15,6 +15,7 @@ mod generate;
 mod import;
 mod in_backward;
 mod lessons;
+mod mixed;
 mod offload;
 mod optimizers;
 mod orpheus;

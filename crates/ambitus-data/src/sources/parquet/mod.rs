@@ -226,8 +226,8 @@ struct Open {
 }
 
 impl AudioRows {
-    /// Returns the audio of a row of `file`, in a data set at `set`.
-    pub(super) fn audio(&mut self, set: &Path, file: &Path, row: u64) -> Result<AudioInput, String> {
+    /// Returns the audio of a row of `file`.
+    pub(super) fn audio(&mut self, file: &Path, row: u64) -> Result<AudioInput, String> {
         let behind =
             |open: &Open| open.file != file || (open.failed.is_none() && open.cursor.position() > row);
         if self.open.as_ref().is_none_or(behind) {
@@ -249,12 +249,12 @@ impl AudioRows {
             let reason = format!("{reason}; neither this row nor what follows in the file can be read");
             open.failed.insert(reason).clone()
         })?;
-        open.columns.input(cells, set, file, row)
+        open.columns.input(cells, file, row)
     }
 }
 
 impl AudioColumns {
-    fn input(&self, cells: Vec<Cell>, set: &Path, file: &Path, row: u64) -> Result<AudioInput, String> {
+    fn input(&self, cells: Vec<Cell>, file: &Path, row: u64) -> Result<AudioInput, String> {
         let mut name = file.as_os_str().to_owned();
         name.push(format!("#{}", row + 1));
         let name = PathBuf::from(name);
@@ -278,7 +278,7 @@ impl AudioColumns {
         }
         match path {
             Some(path @ Cell::Bytes(_)) => {
-                let folder = if set.is_dir() { set } else { set.parent().unwrap_or(Path::new(".")) };
+                let folder = file.parent().unwrap_or(Path::new("."));
                 let folder = if folder.as_os_str().is_empty() { Path::new(".") } else { folder };
                 let root = Root::new(folder).map_err(|e| e.to_string())?;
                 Ok(AudioInput::File(root.audio(&path.text()?)?))
