@@ -10,7 +10,7 @@ mod front;
 mod linear;
 
 pub(crate) use front::{Filter, filter_bank};
-pub use front::{Front, Log, Window, hann_window};
+pub use front::{Front, Log, Scale, Window, hann_window};
 pub use linear::Linear;
 
 use std::sync::Arc;

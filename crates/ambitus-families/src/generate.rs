@@ -19,6 +19,8 @@ pub struct Settings {
     pub max_new: Option<usize>,
     /// The tokens' logits are wanted too.
     pub logits: bool,
+    /// The encoder's states are wanted too, of models that have one.
+    pub states: bool,
     /// Sequences at a time.
     pub sequences: usize,
     /// Strength of classifier-free guidance of models that write tokens; where nothing is said, the family's own.
@@ -35,6 +37,7 @@ impl Settings {
         sampling: Sampling::PLAIN,
         max_new: None,
         logits: false,
+        states: false,
         sequences: 8,
         guidance: None,
         flow: Flow { steps: 32, cfg: 2.0, sway: -1.0 },

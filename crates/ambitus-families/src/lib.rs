@@ -14,6 +14,7 @@ pub mod error;
 pub mod f5;
 pub mod family;
 pub mod generate;
+pub mod hearing;
 pub mod hifigan;
 pub mod hugging_face;
 pub mod hydra;
@@ -34,12 +35,16 @@ pub mod t5;
 pub mod tokens;
 pub mod vocos;
 pub mod weights;
+pub mod whisper;
 pub mod xtts;
 
 pub use family::{Families, Family, Opened};
 
 /// The codecs and vocoders that Ambitus runs.
 pub static CODECS: codec::Kinds = &[&snac::Snac, &dac::Dac, &vocos::Vocos, &dvae::Dvae, &encodec::Encodec];
+
+/// The models that hear and are not trained.
+pub static EARS: hearing::Kinds = &[&whisper::Whisper];
 
 /// The families that Ambitus trains.
 pub static ALL: Families =

@@ -78,14 +78,16 @@ pub fn frozen_file(dir: &Path, remedy: &str) -> Result<PathBuf, RunError> {
     found.ok_or_else(|| RunError::Model(format!("{}: no {names} in this folder; {remedy}", dir.display())))
 }
 
-/// Writes every state of a session from the tensor of its name, piece by piece: besides the arena, two staging buffers.
+/// Writes every parameter of a session from the tensor of its name, piece by piece: besides the arena, two staging buffers.
 ///
 /// # Errors
 /// Unreadable files, values that are not finite.
 pub fn load_frozen(weights: &Weights, exec: &mut dyn Executor) -> Result<(), RunError> {
-    let names: Vec<String> = exec.planned().session.states.iter().map(|s| s.name.clone()).collect();
+    let states = exec.planned().session.states.iter().enumerate();
+    let parameters = states.filter(|(_, s)| s.kind == StateKind::Parameter);
+    let names: Vec<(usize, String)> = parameters.map(|(i, s)| (i, s.name.clone())).collect();
     let mut scratch = vec![0u8; STAGING_BYTES];
-    for (i, state) in names.iter().enumerate() {
+    for (i, state) in &names {
         let Some((file, name)) = weights.find(state) else {
             let why = format!("{}: tensor {state} is missing", weights.path.display());
             return Err(RunError::Model(why));
@@ -94,7 +96,7 @@ pub fn load_frozen(weights: &Weights, exec: &mut dyn Executor) -> Result<(), Run
         file.read_pieces(&name, &mut scratch, |first, values| {
             if result.is_ok() {
                 let written =
-                    |()| exec.write_state_at(StateId(i as u32), first, values).map_err(RunError::from);
+                    |()| exec.write_state_at(StateId(*i as u32), first, values).map_err(RunError::from);
                 result = finite(file, &name, values).and_then(written);
             }
         })?;

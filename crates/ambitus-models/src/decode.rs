@@ -6,7 +6,7 @@
 
 use crate::batch::{Batch, Layout};
 use ambitus_ir::ops::attention::{Attention, Rotary};
-use ambitus_ir::{Builder, DType, StateKind, TensorType, ValueId};
+use ambitus_ir::{Builder, DType, StateId, StateKind, TensorType, ValueId};
 
 /// Reads prompts.
 pub const PREFILL: &str = "prefill";
@@ -151,24 +151,18 @@ impl Table {
         project: impl FnOnce(&mut Builder<'_>) -> [ValueId; 2],
     ) -> ValueId {
         let ty = b.ty(q).dtype;
-        let narrow =
-            |b: &mut Builder<'_>, x| if self.room.cache == ty { x } else { b.cast(x, self.room.cache) };
-        let shape = [fixed.rows, op.kv_heads * op.head_dim];
-        let caches = ["cache_k", "cache_v"].map(|name| {
-            let path = b.path(name);
-            b.declare(&path, TensorType::new(self.room.cache, &shape), StateKind::Cache)
-        });
-        let mut seen = caches.map(|(_, before)| before);
-        if let Some(at) = fixed.at {
-            for (i, x) in project(b).into_iter().enumerate() {
-                let x = narrow(b, x);
-                seen[i] = b.write_rows(seen[i], x, at);
-                b.give_back(caches[i].0, seen[i]);
+        let cache = self.room.cache;
+        let caches = kept(b, cache, fixed.rows, op.kv_heads * op.head_dim);
+        let seen = match fixed.at {
+            Some(at) => {
+                let kv = project(b);
+                keep(b, cache, fixed.rows, kv, at)
             }
-        }
-        let q = narrow(b, q);
+            None => caches.map(|(_, before)| before),
+        };
+        let q = b.as_dtype(q, cache);
         let o = b.push(op, &[q, seen[0], seen[1], fixed.queries, fixed.segs])[0];
-        if self.room.cache == ty { o } else { b.cast(o, ty) }
+        b.as_dtype(o, ty)
     }
 
     /// Writes rows `[T, D]` to the scope's state of a name.
@@ -197,6 +191,26 @@ impl Table {
             Which::Step { .. } => x,
         }
     }
+}
+
+/// Returns the scope's kept keys and values `[R, width]` of rows that do not change, as they stand.
+pub fn kept(b: &mut Builder<'_>, cache: DType, rows: usize, width: usize) -> [(StateId, ValueId); 2] {
+    ["cache_k", "cache_v"].map(|name| {
+        let path = b.path(name);
+        b.declare(&path, TensorType::new(cache, &[rows, width]), StateKind::Cache)
+    })
+}
+
+/// Writes keys and values to places `at` of the scope's kept ones, and returns all of them.
+pub fn keep(b: &mut Builder<'_>, cache: DType, rows: usize, kv: [ValueId; 2], at: ValueId) -> [ValueId; 2] {
+    let width = b.dim(kv[0], 1);
+    let caches = kept(b, cache, rows, width);
+    std::array::from_fn(|i| {
+        let x = b.as_dtype(kv[i], cache);
+        let after = b.write_rows(caches[i].1, x, at);
+        b.give_back(caches[i].0, after);
+        after
+    })
 }
 
 /// Fills the inputs of [`PREFILL`] with prompts, at most [`Room::sequences`], of at most [`Room::prompts`] tokens together.

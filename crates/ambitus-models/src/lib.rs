@@ -20,6 +20,7 @@ pub mod snac;
 pub mod speaker;
 pub mod t5;
 pub mod vocos;
+pub mod whisper;
 pub mod xtts;
 
 pub use batch::{Batch, Capacity, Layout, Norms, clip_key, one_norm};

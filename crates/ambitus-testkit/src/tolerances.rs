@@ -128,6 +128,10 @@ pub const VOICE_AUDIO: f32 = 1e-4;
 /// States of a text encoder against its package's, relative (see [`relative`]): fp32 through every block, with sums in another order.
 pub const TEXT_STATES: f64 = 1e-5;
 
+/// States and logits of a model that hears against its package's, in units of the largest: fp32 through encoder and decoder, from mel frames
+/// whose transforms are in fp32 there.
+pub const HEARD: f32 = 1e-4;
+
 /// Mel rows, frames decoded from codes and voices against the package's, relative L2: its transforms and sums are in fp32.
 pub const SPEECH_PARTS: f64 = 1e-5;
 

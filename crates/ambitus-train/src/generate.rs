@@ -1,9 +1,7 @@
 //! `ambitus generate`: what a model makes of given prompts; for parity with the reference.
 
-use crate::inference::{self, InferenceOptions, Open};
-use crate::weights;
+use crate::inference::{self, InferenceOptions, Open, Source};
 use ambitus_families::error::{RunError, replaces_a_file};
-use ambitus_families::family::ModelDir;
 use ambitus_families::generate::{Generated, Settings, Values};
 use ambitus_plan::inference::{Held, spare};
 use ambitus_store::{DType as FileType, SafetensorsWriter, TensorSpec};
@@ -26,33 +24,32 @@ pub struct Taken {
 /// Generates what `batch` asks for, and writes it to `out`.
 ///
 /// # Errors
-/// A family that does not generate, a batch or model that does not fit, by file and tensor, and a plan above the budget.
+/// A model that does not generate, a batch or model that does not fit, by file and tensor, and a plan above the budget.
 pub fn generate(
-    dir: &ModelDir,
+    source: &dyn Source,
     batch: &Path,
     out: &Path,
     settings: &Settings,
     options: InferenceOptions,
 ) -> Result<Taken, RunError> {
-    let generator = dir.opened.generator().ok_or_else(|| {
-        RunError::Usage(format!("{}: {} does not generate here", dir.dir.display(), dir.family.name()))
-    })?;
+    let generator = source.generator()?;
     replaces_a_file(out)?;
     let spare = spare(options.device, options.threads, options.memory);
     let mut job = generator.job(batch, settings, spare)?;
     let opened = inference::open(
-        dir,
+        source,
         |session, cache| job.programs(session, cache),
         Held { before: job.read_bytes(), then: job.bytes() },
         &options,
         job.less(),
     )?;
     let Open { mut exec, planned_bytes, cache_bytes } = opened;
-    weights::load(&mut *exec, dir, 0)?;
+    source.load(&mut *exec)?;
     let start = Instant::now();
     let made = job.run(&mut *exec)?;
     let seconds = start.elapsed().as_secs_f64();
-    let rows = made.iter().filter(|g| !g.name.ends_with(".logits")).map(|g| g.shape[0]).sum();
+    let beside = |g: &&Generated| [".logits", ".states"].iter().any(|leaf| g.name.ends_with(leaf));
+    let rows = made.iter().filter(|g| !beside(g)).map(|g| g.shape[0]).sum();
     write(out, made)?;
     Ok(Taken { planned_bytes, cache_bytes, seconds, rows })
 }

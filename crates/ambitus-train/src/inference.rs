@@ -1,9 +1,13 @@
 //! Programs without backward, planned and opened: for generation and speech.
 
+use crate::weights;
 use ambitus_compile::passes::precision::Precision;
 use ambitus_exec::executor::Executor;
 use ambitus_families::error::RunError;
 use ambitus_families::family::ModelDir;
+use ambitus_families::generate::Generator;
+use ambitus_families::hearing::Hearing;
+use ambitus_families::weights::load_frozen;
 use ambitus_ir::{DType, Program, Session, StateDecl, StateKind};
 use ambitus_plan::device::Device;
 use ambitus_plan::inference::{Held, InferencePlan};
@@ -21,6 +25,57 @@ pub struct InferenceOptions {
     pub threads: usize,
     /// Budget in bytes.
     pub memory: Option<u64>,
+}
+
+/// A model whose programs run here, and its weights.
+pub trait Source {
+    /// Returns what generates from a batch file.
+    ///
+    /// # Errors
+    /// A model that does not.
+    fn generator(&self) -> Result<&dyn Generator, RunError>;
+
+    /// Compares what there is with the parameters of a session.
+    ///
+    /// # Errors
+    /// Every tensor that does not fit.
+    fn check(&self, parameters: &[StateDecl]) -> Result<(), RunError>;
+
+    /// Writes every parameter.
+    ///
+    /// # Errors
+    /// Unreadable files, values that are not finite.
+    fn load(&self, exec: &mut dyn Executor) -> Result<(), RunError>;
+}
+
+impl Source for ModelDir {
+    fn generator(&self) -> Result<&dyn Generator, RunError> {
+        self.opened.generator().ok_or_else(|| {
+            RunError::Usage(format!("{}: {} does not generate here", self.dir.display(), self.family.name()))
+        })
+    }
+
+    fn check(&self, parameters: &[StateDecl]) -> Result<(), RunError> {
+        ModelDir::check(self, parameters)
+    }
+
+    fn load(&self, exec: &mut dyn Executor) -> Result<(), RunError> {
+        weights::load(exec, self, 0).map(drop)
+    }
+}
+
+impl Source for Box<dyn Hearing> {
+    fn generator(&self) -> Result<&dyn Generator, RunError> {
+        Ok((**self).generator())
+    }
+
+    fn check(&self, parameters: &[StateDecl]) -> Result<(), RunError> {
+        (**self).check(parameters)
+    }
+
+    fn load(&self, exec: &mut dyn Executor) -> Result<(), RunError> {
+        load_frozen(self.weights(), exec)
+    }
 }
 
 /// A session that is ready to be filled.
@@ -86,12 +141,12 @@ pub fn opened(
     Ok(Open { exec, planned_bytes: peak_bytes, cache_bytes })
 }
 
-/// Plans and opens programs of a model folder, whose weights are compared with their parameters before.
+/// Plans and opens programs, with whose parameters the weights are compared before.
 ///
 /// # Errors
 /// As [`plan`] and [`opened`]; weights that do not fit.
 pub fn open(
-    dir: &ModelDir,
+    source: &dyn Source,
     programs: impl Fn(&mut Session, DType) -> Vec<Program>,
     held: Held,
     options: &InferenceOptions,
@@ -99,6 +154,6 @@ pub fn open(
 ) -> Result<Open, RunError> {
     let device = options.device()?;
     let plan = plan(programs, held, (options, &device))?;
-    dir.check(&parameters(&plan))?;
+    source.check(&parameters(&plan))?;
     opened(plan, (options, &device), less)
 }

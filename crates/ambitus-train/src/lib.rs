@@ -7,6 +7,7 @@ pub mod finish;
 pub mod follow;
 pub mod generate;
 pub mod gradients;
+pub mod hear;
 pub mod inference;
 pub mod launch;
 pub mod metrics;

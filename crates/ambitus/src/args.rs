@@ -4,11 +4,13 @@ mod codec;
 mod generate;
 mod generation;
 mod say;
+mod transcribe;
 
 pub use codec::CodecCommand;
 pub use generate::GenerateArgs;
 pub use generation::GenerationArgs;
 pub use say::SayArgs;
+pub use transcribe::TranscribeArgs;
 
 use crate::own::{OwnArgs, folders, names};
 use ambitus_plan::data::Assume;
@@ -89,6 +91,8 @@ RUN_DIR/tuned.yaml. Stopped or killed, it goes on with `ambitus resume RUN_DIR`.
 morning.\" | ambitus say runs/NAME --text - -o - | aplay"
     )]
     Say(SayArgs),
+    /// Write what is said in audio files, with the times of words, or say how well given texts fit them
+    Transcribe(TranscribeArgs),
     /// Show the ids and pieces that a model reads of each line of a text
     Tokens(crate::tokens::TokensArgs),
     /// Write a run's model as the original project loads it
@@ -102,7 +106,7 @@ stands (of a folder, one for each run), with what happens above it: validations,
 skipped. Elsewhere lines come one by one, progress every 10 s. It ends when the run has ended, or at Ctrl-C, with exit code 0; the run \
 is not touched."
     )]
-    Watch(WatchArgs),
+    Watch(crate::watch::WatchArgs),
     /// Convert audio to the codes of a frozen codec (SNAC at 24 kHz, DAC) and back, or mel frames to audio (Vocos), on the CPU
     Codec {
         #[command(subcommand)]
@@ -469,16 +473,6 @@ pub struct RunsArgs {
     /// that was killed
     #[arg(long)]
     pub page: bool,
-}
-
-#[derive(Args)]
-pub struct WatchArgs {
-    /// Folder of a run, or of run folders
-    #[arg(default_value = "runs")]
-    pub run: PathBuf,
-    /// Show what is there now, and end
-    #[arg(long)]
-    pub once: bool,
 }
 
 #[derive(Args)]

@@ -5,11 +5,12 @@ use crate::args::{
     WeightsArg, WorldArgs, threads,
 };
 use crate::terminal::{self, Terminal, json};
-use ambitus_families::ALL;
 use ambitus_families::console::Console;
 use ambitus_families::error::RunError;
 use ambitus_families::family::{ModelDir, OpenOptions, sections};
 use ambitus_families::generate::Settings;
+use ambitus_families::hearing;
+use ambitus_families::{ALL, EARS};
 use ambitus_plan::device::Device;
 use ambitus_plan::memory;
 use ambitus_plan::placement::Placement;
@@ -19,6 +20,7 @@ use ambitus_recipe::size::ByteSize;
 use ambitus_train::export::{Form, Source};
 use ambitus_train::generate::{self, Taken};
 use ambitus_train::gradients::{self, GradientOptions};
+use ambitus_train::inference;
 use ambitus_train::launch::{self, Processes, WorldOptions};
 use ambitus_train::run::tune;
 use ambitus_train::run_dir::RunDir;
@@ -341,9 +343,17 @@ pub fn doctor(a: &DoctorArgs) -> Result<()> {
 }
 
 pub fn generate(a: &GenerateArgs) -> Result<()> {
-    let settings = a.how.settings(Settings { logits: a.logits, ..Settings::PLAIN })?;
-    let model = ModelDir::open(ALL, &a.model, OpenOptions::default())?;
-    let taken = generate::generate(&model, &a.batch, &a.out, &settings, a.how.options())?;
+    let settings = a.how.settings(Settings { logits: a.logits, states: a.states, ..Settings::PLAIN })?;
+    let options = a.how.options();
+    let (model, unit): (Box<dyn inference::Source>, _) = match hearing::of(EARS, &a.model) {
+        Some(kind) => (Box::new(kind.open(&a.model)?), "tokens"),
+        None => {
+            let model = ModelDir::open(ALL, &a.model, OpenOptions::default())?;
+            let unit = model.model.rows().unit;
+            (Box::new(model), unit)
+        }
+    };
+    let taken = generate::generate(&*model, &a.batch, &a.out, &settings, options)?;
     let Taken { planned_bytes, cache_bytes, seconds, rows } = taken;
     if a.json {
         json(&serde_json::json!({
@@ -351,7 +361,6 @@ pub fn generate(a: &GenerateArgs) -> Result<()> {
             "measured_bytes": memory::process().ok().map(|p| p.peak_rss_bytes),
         }));
     } else {
-        let unit = model.model.rows().unit;
         terminal::message(&format!(
             "{rows} {unit} in {}, {:.1} a second; planned {}",
             a.out.display(),

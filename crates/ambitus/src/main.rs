@@ -11,6 +11,7 @@ mod say;
 mod signals;
 mod terminal;
 mod tokens;
+mod transcribe;
 mod watch;
 
 use ambitus_families::error::RunError;
@@ -102,6 +103,7 @@ fn command(command: Command) -> Result<(), RunError> {
         Command::Gradients(a) => commands::gradients(&a),
         Command::Generate(a) => commands::generate(&a),
         Command::Say(a) => say::run(&a),
+        Command::Transcribe(a) => transcribe::run(&a),
         Command::Tokens(a) => tokens::run(&a),
         Command::Export(a) => commands::export(&a),
         Command::Runs(a) => commands::runs(&a),

@@ -1,6 +1,5 @@
 //! `ambitus watch`: a run, or a folder of runs, while it trains in another process.
 
-use crate::args::WatchArgs;
 use crate::terminal::{self, Terminal, columns};
 use ambitus_families::console::Console;
 use ambitus_families::error::RunError;
@@ -9,6 +8,7 @@ use ambitus_train::follow::Followed;
 use ambitus_train::report::REPORT_FILE;
 use ambitus_train::run::tune;
 use ambitus_train::runs_table::{self, RECIPE_FILE};
+use clap::Args;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -22,6 +22,16 @@ const LIST: usize = 20;
 const EARLIER: usize = 8;
 /// Widest name in front of a run's line, in columns.
 const NAME: usize = 32;
+
+#[derive(Args)]
+pub struct WatchArgs {
+    /// Folder of a run, or of run folders
+    #[arg(default_value = "runs")]
+    pub run: PathBuf,
+    /// Show what is there now, and end
+    #[arg(long)]
+    pub once: bool,
+}
 
 pub fn run(a: &WatchArgs) -> Result<(), RunError> {
     let mut screen = Terminal::of_results();

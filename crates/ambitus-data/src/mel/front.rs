@@ -1,5 +1,5 @@
 //! What a mel spectrogram is of: transform, window, filters and logarithm as settings, with the arithmetic of
-//! `torchaudio.transforms.MelSpectrogram` (centred, reflection at the ends, HTK scale).
+//! `torchaudio.transforms.MelSpectrogram` (centred, reflection at the ends), on the HTK scale or, as librosa has it, on Slaney's.
 
 use super::{FLOOR, HOP, MELS, N_FFT, SAMPLE_RATE};
 
@@ -19,6 +19,17 @@ pub enum Log {
     Clamped(f32),
     /// ln(x + more)
     Added(f32),
+    /// log10(max(x, floor))
+    Base10(f32),
+}
+
+/// Where bands lie.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Scale {
+    /// 2595 log10(1 + f / 700), computed in f32 as torchaudio does.
+    Htk,
+    /// Slaney's (Auditory Toolbox, 1998), linear up to 1 kHz and logarithmic from there; computed in f64 as librosa does.
+    Slaney,
 }
 
 impl Log {
@@ -26,6 +37,7 @@ impl Log {
         match self {
             Log::Clamped(floor) => x.max(floor).ln(),
             Log::Added(more) => (x + more).ln(),
+            Log::Base10(floor) => x.max(floor).log10(),
         }
     }
 }
@@ -45,6 +57,8 @@ pub struct Front {
     pub bands: usize,
     /// Lowest and highest frequency of the bands, Hz.
     pub range: [f64; 2],
+    /// On which they are evenly spaced.
+    pub scale: Scale,
     /// Each filter has area 1 (Slaney's), not height 1.
     pub slaney: bool,
     /// Filters are over |x|^2, not |x|.
@@ -62,6 +76,7 @@ impl Front {
         hop: HOP,
         bands: MELS,
         range: [0.0, 12_000.0],
+        scale: Scale::Htk,
         slaney: false,
         power: false,
         log: Log::Clamped(FLOOR),
@@ -99,32 +114,57 @@ impl Front {
         }
     }
 
-    /// Returns the HTK filter bank (torchaudio `melscale_fbanks`, mel_scale="htk").
+    /// Returns the filter bank of its scale.
     pub(super) fn filter_bank(&self) -> Vec<Filter> {
+        match self.scale {
+            Scale::Htk => self.htk_filters(),
+            Scale::Slaney => self.slaney_filters(),
+        }
+    }
+
+    /// Returns the HTK filter bank (torchaudio `melscale_fbanks`, mel_scale="htk").
+    fn htk_filters(&self) -> Vec<Filter> {
         let bin_hz = linspace(0.0, (self.rate / 2) as f32, self.bins());
         let mel = |hz: f64| (2595.0 * (1.0 + hz / 700.0).log10()) as f32;
         let edges: Vec<f32> = linspace(mel(self.range[0]), mel(self.range[1]), self.bands + 2)
             .into_iter()
             .map(|m| 700.0 * (10f32.powf(m / 2595.0) - 1.0))
             .collect();
-        (0..self.bands)
-            .map(|m| {
-                let rise = edges[m + 1] - edges[m];
-                let fall = edges[m + 2] - edges[m + 1];
-                let height = if self.slaney { 2.0 / (edges[m + 2] - edges[m]) } else { 1.0 };
-                let weights: Vec<f32> = bin_hz
-                    .iter()
-                    .map(|&hz| {
-                        let up = (hz - edges[m]) / rise;
-                        let down = (edges[m + 2] - hz) / fall;
-                        up.min(down).max(0.0) * height
-                    })
-                    .collect();
-                let start = weights.iter().position(|&w| w > 0.0).unwrap_or(0);
-                let end = weights.iter().rposition(|&w| w > 0.0).map_or(0, |e| e + 1);
-                Filter { start, weights: weights[start..end.max(start)].to_vec() }
-            })
-            .collect()
+        let filter = |m: usize| {
+            let rise = edges[m + 1] - edges[m];
+            let fall = edges[m + 2] - edges[m + 1];
+            let height = if self.slaney { 2.0 / (edges[m + 2] - edges[m]) } else { 1.0 };
+            let weight = |hz: &f32| {
+                let up = (hz - edges[m]) / rise;
+                let down = (edges[m + 2] - hz) / fall;
+                up.min(down).max(0.0) * height
+            };
+            Filter::of(bin_hz.iter().map(weight).collect())
+        };
+        (0..self.bands).map(filter).collect()
+    }
+
+    /// Returns the filter bank on Slaney's scale (librosa 0.11 `filters.mel`, htk=False).
+    fn slaney_filters(&self) -> Vec<Filter> {
+        // 15 mels to 1 kHz, 27 mels from there to 6.4 times that.
+        let (linear, above) = (200.0 / 3.0, 6.4f64.ln() / 27.0);
+        let mel = |hz: f64| if hz < 1000.0 { hz / linear } else { 15.0 + (hz / 1000.0).ln() / above };
+        let hz = |mel: f64| if mel < 15.0 { mel * linear } else { 1000.0 * ((mel - 15.0) * above).exp() };
+        let [low, high] = self.range.map(mel);
+        let step = (high - low) / (self.bands + 1) as f64;
+        let edges: Vec<f64> = (0..self.bands + 2).map(|m| hz(low + step * m as f64)).collect();
+        let bin = f64::from(self.rate) / self.n_fft as f64;
+        let filter = |m: usize| {
+            let height = if self.slaney { 2.0 / (edges[m + 2] - edges[m]) } else { 1.0 };
+            let weight = |k: usize| {
+                let hz = k as f64 * bin;
+                let up = (hz - edges[m]) / (edges[m + 1] - edges[m]);
+                let down = (edges[m + 2] - hz) / (edges[m + 2] - edges[m + 1]);
+                (up.min(down).max(0.0) * height) as f32
+            };
+            Filter::of((0..self.bins()).map(weight).collect())
+        };
+        (0..self.bands).map(filter).collect()
     }
 }
 
@@ -133,6 +173,15 @@ impl Front {
 pub(crate) struct Filter {
     pub(crate) start: usize,
     pub(crate) weights: Vec<f32>,
+}
+
+impl Filter {
+    /// Returns the filter of a weight for each bin.
+    fn of(weights: Vec<f32>) -> Filter {
+        let start = weights.iter().position(|&w| w > 0.0).unwrap_or(0);
+        let end = weights.iter().rposition(|&w| w > 0.0).map_or(0, |e| e + 1);
+        Filter { start, weights: weights[start..end.max(start)].to_vec() }
+    }
 }
 
 /// Returns the filters of what clips are made of.

@@ -73,12 +73,24 @@ impl<M: Model> Subwords<M> {
     /// # Errors
     /// The tokenizer refuses the text.
     pub fn encode(&self, text: &str) -> Result<Vec<u32>, DataError> {
+        self.encoded(text, true)
+    }
+
+    fn encoded(&self, text: &str, around: bool) -> Result<Vec<u32>, DataError> {
         let refused =
             |reason: &str| DataError::file(&self.path, format!("cannot encode {:?} ({reason})", short(text)));
-        let encoding = guarded(|| self.pipeline.encode_fast(text, true))
+        let encoding = guarded(|| self.pipeline.encode_fast(text, around))
             .ok_or_else(|| refused("the tokenizer gave up"))?
             .map_err(|e| refused(&short(&e.to_string())))?;
         Ok(encoding.get_ids().to_vec())
+    }
+
+    /// Returns the ids of a text without what the tokenizer puts around it. See [`encode`](Self::encode).
+    ///
+    /// # Errors
+    /// The tokenizer refuses the text.
+    pub fn encode_alone(&self, text: &str) -> Result<Vec<u32>, DataError> {
+        self.encoded(text, false)
     }
 
     /// Returns the id of a token, by its exact spelling in the file.

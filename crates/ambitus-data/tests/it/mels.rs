@@ -1,6 +1,6 @@
 //! Mel front ends and spectrograms against the recorded outputs of the Python packages (`parity/dvae`, `parity/piper`).
 
-use ambitus_data::mel::{self, Front, Linear, Log, Window};
+use ambitus_data::mel::{self, Front, Linear, Log, Scale, Window};
 use safetensors::SafeTensors;
 use std::path::Path;
 
@@ -17,6 +17,7 @@ const ROWS: Front = Front {
     hop: 256,
     bands: 80,
     range: [0.0, 8000.0],
+    scale: Scale::Htk,
     slaney: true,
     power: true,
     log: Log::Clamped(1e-5),

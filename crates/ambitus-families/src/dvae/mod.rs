@@ -12,7 +12,7 @@ use crate::codec::programs::{Programs, Way};
 use crate::codec::{self, Codebook, Codes, Kind, Mels, Spec, alone};
 use crate::error::RunError;
 use ambitus_data::DataError;
-use ambitus_data::mel::{Front, Log, MelStream, Window};
+use ambitus_data::mel::{Front, Log, MelStream, Scale, Window};
 use ambitus_exec::cpu::CpuExecutor;
 use ambitus_exec::executor::Executor;
 use ambitus_models::common::codec::{DECODE, ENCODE};
@@ -34,6 +34,7 @@ pub const FRONT: Front = Front {
     hop: 256,
     bands: 80,
     range: [0.0, 8000.0],
+    scale: Scale::Htk,
     slaney: true,
     power: true,
     log: Log::Clamped(1e-5),

@@ -10,7 +10,7 @@ use crate::codec::alone;
 use crate::error::RunError;
 use crate::weights::{Differences, Weights, load_frozen, say};
 use ambitus_data::DataError;
-use ambitus_data::mel::{self, Front, Log, Window};
+use ambitus_data::mel::{self, Front, Log, Scale, Window};
 use ambitus_exec::cpu::CpuExecutor;
 use ambitus_exec::executor::Executor;
 use ambitus_ir::Session;
@@ -27,6 +27,7 @@ pub const FRONT: Front = Front {
     hop: 160,
     bands: 64,
     range: [0.0, 8000.0],
+    scale: Scale::Htk,
     slaney: false,
     power: true,
     log: Log::Added(1e-6),

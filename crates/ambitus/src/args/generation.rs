@@ -81,6 +81,7 @@ impl GenerationArgs {
             sampling,
             max_new: self.max_new.or(default.max_new),
             logits: default.logits,
+            states: default.states,
             sequences: self.sequences.unwrap_or(default.sequences),
             guidance: self.cfg.or(default.guidance),
             flow: Flow { steps: self.steps, cfg: self.cfg.unwrap_or(FLOW.cfg), sway: self.sway },

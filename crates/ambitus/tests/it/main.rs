@@ -12,6 +12,7 @@ mod encodec;
 mod export;
 mod faults;
 mod generate;
+mod hearing;
 mod import;
 mod in_backward;
 mod lessons;
