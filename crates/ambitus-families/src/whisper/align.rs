@@ -110,9 +110,12 @@ mod tests {
     fn the_path_follows_what_is_high() {
         // Rows look at states 0 and 1, 2, and 3 to 5.
         let high = [(0, 0), (0, 1), (1, 2), (2, 3), (2, 4), (2, 5)];
-        let mut weights = vec![0.0; 18];
-        high.iter().for_each(|(i, j)| weights[i * 6 + j] = 1.0);
-        assert_eq!(path(&weights, 6), [0, 2, 3]);
+        for (low, begins) in [(-1.0, [0, 2, 3]), (0.0, [0, 1, 2])] {
+            let mut weights = vec![low; 18];
+            high.iter().for_each(|(i, j)| weights[i * 6 + j] = 1.0);
+            // What costs nothing is walked through, as by the package's `dtw_cpu`, which gave these.
+            assert_eq!(path(&weights, 6), begins);
+        }
         // More rows than states.
         assert_eq!(path(&[0.0; 3], 1), [0, 0, 0]);
     }

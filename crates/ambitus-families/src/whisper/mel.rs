@@ -7,6 +7,8 @@ use ambitus_models::whisper::config::Config;
 pub(super) const RATE: u32 = 16_000;
 /// Samples of a frame.
 pub(super) const HOP: usize = 160;
+/// Seconds of a state, by which times are told.
+pub(super) const STATE: f64 = 0.02;
 /// How far below the loudest band of a sound its others go.
 const RANGE: f32 = 8.0;
 

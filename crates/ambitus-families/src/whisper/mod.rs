@@ -5,12 +5,14 @@ mod decoding;
 mod folder;
 mod generate;
 mod listen;
+mod looks;
 mod mel;
 mod rules;
 mod settings;
 mod sound;
 mod tokens;
 mod words;
+mod write;
 
 use crate::error::RunError;
 use crate::hearing::{Hearing, Kind};

@@ -185,6 +185,6 @@ mod tests {
     #[test]
     fn texts_that_repeat_pack_well() {
         assert!(compression_ratio("Hello world.") < 1.0);
-        assert!(compression_ratio(&"thank you ".repeat(20)) > 8.0);
+        assert!(compression_ratio(&"thank you ".repeat(20)) > 5.0);
     }
 }
