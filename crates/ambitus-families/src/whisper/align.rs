@@ -36,15 +36,15 @@ pub(super) fn add_head(scores: &Scores<'_>, median: usize, sum: &mut [f64]) {
             weights[t * sound + state] = if spread > 0.0 { (x - mean) / spread } else { 0.0 };
         }
     }
+    let mut near = vec![0.0; median];
     for (row, sum) in weights.chunks(sound).zip(sum.chunks_mut(sound)) {
-        let smooth = |i: usize| median_at(row, i, median);
-        sum.iter_mut().enumerate().for_each(|(i, to)| *to += smooth(i));
+        sum.iter_mut().enumerate().for_each(|(i, to)| *to += median_at(row, i, &mut near));
     }
 }
 
-/// Returns the median of `width` values around one, reflected at the ends; of fewer the value itself.
-fn median_at(row: &[f64], i: usize, width: usize) -> f64 {
-    let pad = width / 2;
+/// Returns the median of as many values around one as `near` has room for, reflected at the ends; of fewer the value itself.
+fn median_at(row: &[f64], i: usize, near: &mut [f64]) -> f64 {
+    let pad = near.len() / 2;
     if row.len() <= pad {
         return row[i];
     }
@@ -54,7 +54,7 @@ fn median_at(row: &[f64], i: usize, width: usize) -> f64 {
         let at = (i + k).abs_diff(pad);
         if i + k >= pad && at > last { 2 * last - at } else { at }
     };
-    let mut near: Vec<f64> = (0..width).map(|k| row[place(k)]).collect();
+    near.iter_mut().enumerate().for_each(|(k, to)| *to = row[place(k)]);
     near.sort_unstable_by(f64::total_cmp);
     near[pad]
 }
@@ -123,8 +123,8 @@ mod tests {
     #[test]
     fn medians_reflect_at_the_ends() {
         let row = [5.0, 1.0, 2.0, 9.0];
-        let all: Vec<f64> = (0..4).map(|i| median_at(&row, i, 3)).collect();
+        let all: Vec<f64> = (0..4).map(|i| median_at(&row, i, &mut [0.0; 3])).collect();
         assert_eq!(all, [1.0, 2.0, 2.0, 2.0]);
-        assert_eq!(median_at(&row[..1], 0, 3), 5.0);
+        assert_eq!(median_at(&row[..1], 0, &mut [0.0; 3]), 5.0);
     }
 }
