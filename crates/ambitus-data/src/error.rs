@@ -116,7 +116,7 @@ pub enum AudioFault {
     #[error("no audio samples in the file")]
     Empty,
     /// Not one of the known containers.
-    #[error("not a wav, flac, mp3 or ogg/vorbis file ({0})")]
+    #[error("not a wav, flac, mp3, ogg/vorbis, m4a, aac, mp4 or mkv file ({0})")]
     Unknown(String),
     /// Container known, codec or variant not.
     #[error("unsupported: {0}")]

@@ -5,9 +5,11 @@ use std::path::Path;
 
 use symphonia::core::codecs::audio::{AudioDecoder, AudioDecoderOptions};
 use symphonia::core::errors::Error as SymphoniaError;
-use symphonia::core::formats::{FormatOptions, FormatReader};
+use symphonia::core::formats::{FormatOptions, FormatReader, Track};
 use symphonia::core::io::{MediaSource, MediaSourceStream};
-use symphonia::default::formats::{FlacReader, MpaReader, OggReader, WavReader};
+use symphonia::default::formats::{
+    AdtsReader, FlacReader, IsoMp4Reader, MkvReader, MpaReader, OggReader, WavReader,
+};
 
 use super::input::{AudioInput, Medium};
 use super::sniff::{Container, check_format, check_vorbis_tables, sniff};
@@ -104,6 +106,9 @@ fn guarded<T>(work: impl FnOnce() -> Result<T, SymphoniaError>) -> Result<T, Sym
     guard::guarded(work).unwrap_or(Err(SymphoniaError::DecodeError("the decoder gave up on it")))
 }
 
+/// What is said of sound in a container that is read, from an encoder that is not.
+const CODEC: &str =
+    "its sound is coded as nothing here decodes (opus, ac3, he-aac?); convert it to wav or flac";
 /// Bytes of a FLAC file beside its samples: pictures and tags. A reader looks for samples to the file's end, however far that is.
 const FLAC_BESIDE: u64 = 64 << 20;
 /// Bytes by which the end of the last packet is found again.
@@ -159,12 +164,22 @@ impl AudioReader {
                 Container::Flac => Box::new(FlacReader::try_new(stream, options)?),
                 Container::Mp3 => Box::new(MpaReader::try_new(stream, options)?),
                 Container::Ogg => Box::new(OggReader::try_new(stream, options)?),
+                Container::Mp4 => Box::new(IsoMp4Reader::try_new(stream, options)?),
+                Container::Mkv => Box::new(MkvReader::try_new(stream, options)?),
+                Container::Adts => Box::new(AdtsReader::try_new(stream, options)?),
             })
         })
         .map_err(opening_fault)?;
-        let [track] = format.tracks() else {
-            return Err(AudioFault::Unsupported(format!("{} tracks in one file", format.tracks().len())));
+        let is_audio = |track: &&Track| track.codec_params.as_ref().is_some_and(|p| p.audio().is_some());
+        let track = match (sniffed.container, format.tracks()) {
+            // Beside pictures.
+            (Container::Mp4 | Container::Mkv, tracks) => tracks.iter().find(is_audio),
+            (_, [track]) => Some(track),
+            (_, tracks) => {
+                return Err(AudioFault::Unsupported(format!("{} tracks in one file", tracks.len())));
+            }
         };
+        let track = track.ok_or_else(|| AudioFault::Unsupported("no audio track in it".into()))?;
         let params = track
             .codec_params
             .as_ref()
@@ -179,8 +194,11 @@ impl AudioReader {
         // Trimming encoder padding needs a true length; an estimated one would cut off audio.
         let trim = sniffed.counted || sniffed.container != Container::Mp3;
         let options = AudioDecoderOptions::default().gapless(trim).verify(true);
-        let decoder = guarded(|| symphonia::default::get_codecs().make_audio_decoder(params, &options))
-            .map_err(opening_fault)?;
+        let decoder = guarded(|| symphonia::default::get_codecs().make_audio_decoder(params, &options));
+        let decoder = decoder.map_err(|error| match error {
+            SymphoniaError::Unsupported(_) => AudioFault::Unsupported(CODEC.into()),
+            other => opening_fault(other),
+        })?;
         let info = AudioInfo {
             container: sniffed.container,
             rate,

@@ -1,5 +1,6 @@
 //! Audio files of any rate and channel count as a stream of mono samples.
 
+mod boxes;
 mod decode;
 mod input;
 mod resample;

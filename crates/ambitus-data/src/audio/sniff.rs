@@ -5,6 +5,7 @@
 
 use std::io::SeekFrom;
 
+use super::boxes::{check_mkv, check_mp4};
 use super::input::Medium;
 use super::{MAX_CHANNELS, MAX_RATE, MAX_VORBIS_TABLES, MIN_RATE};
 use crate::error::AudioFault;
@@ -20,6 +21,12 @@ pub enum Container {
     Mp3,
     /// Ogg.
     Ogg,
+    /// MPEG-4 or QuickTime: the first audio track.
+    Mp4,
+    /// Matroska or WebM: the first audio track.
+    Mkv,
+    /// AAC without a container.
+    Adts,
 }
 
 /// What the first look found.
@@ -47,6 +54,14 @@ pub(super) fn sniff(file: &mut dyn Medium, length: u64) -> Result<Sniffed, Audio
         [b'R', b'I', b'F', b'F', _, _, _, _, b'W', b'A', b'V', b'E'] => Container::Wav,
         [b'f', b'L', b'a', b'C', ..] => Container::Flac,
         [b'O', b'g', b'g', b'S', ..] => Container::Ogg,
+        [_, _, _, _, b'f', b't', b'y', b'p', ..] => Container::Mp4,
+        // QuickTime's own files may begin with any of these.
+        [_, _, _, _, b'm', b'o', b'o', b'v', ..]
+        | [_, _, _, _, b'm', b'd', b'a', b't', ..]
+        | [_, _, _, _, b'w', b'i', b'd', b'e', ..] => Container::Mp4,
+        [0x1a, 0x45, 0xdf, 0xa3, ..] => Container::Mkv,
+        // Twelve sync bits, then layer 0.
+        [0xff, b, ..] if b & 0xf6 == 0xf0 => Container::Adts,
         // Eleven sync bits, then layer III (01).
         [0xff, b, ..] if b & 0xe0 == 0xe0 && b & 0x06 == 0x02 => Container::Mp3,
         _ => return Err(AudioFault::Unknown(describe(head))),
@@ -58,6 +73,9 @@ pub(super) fn sniff(file: &mut dyn Medium, length: u64) -> Result<Sniffed, Audio
             check_ogg(file, start, length)?;
             false
         }
+        Container::Mp4 => check_mp4(file, start, length).map(|()| false)?,
+        Container::Mkv => check_mkv(file, start, length).map(|()| false)?,
+        Container::Adts => false,
         Container::Mp3 => {
             let mut frame = [0u8; 256];
             let n = read_at(file, start, &mut frame)?;
@@ -84,7 +102,7 @@ fn io(error: std::io::Error) -> AudioFault {
 }
 
 /// Fills as much of `buffer` as the file has from `at`.
-fn read_at(file: &mut dyn Medium, at: u64, buffer: &mut [u8]) -> Result<usize, AudioFault> {
+pub(super) fn read_at(file: &mut dyn Medium, at: u64, buffer: &mut [u8]) -> Result<usize, AudioFault> {
     file.seek(SeekFrom::Start(at)).map_err(io)?;
     let mut filled = 0;
     while filled < buffer.len() {

@@ -78,6 +78,10 @@ fn compressed_formats_hold_the_same_speech() {
         ("speech_24k_stereo.ogg", Container::Ogg, 24000, 2, 0.9),
         ("speech_44k_mono.mp3", Container::Mp3, 44100, 1, 0.9),
         ("speech_16k_mono.mp3", Container::Mp3, 16000, 1, 0.9),
+        ("speech.m4a", Container::Mp4, 22050, 1, 0.9),
+        ("speech.aac", Container::Adts, 22050, 1, 0.9),
+        ("speech_video.mp4", Container::Mp4, 22050, 1, 0.9),
+        ("speech_video.mkv", Container::Mkv, 22050, 1, 0.9),
     ] {
         let path = fixture(name);
         let info = AudioReader::open(&path).expect("readable").info();
@@ -179,6 +183,13 @@ fn reasons_of_faults() {
             "{name}: {fault}"
         );
     }
+    for name in ["speech.m4a", "speech_video.mp4", "speech_video.mkv"] {
+        let bytes = std::fs::read(fixture(name)).expect("fixture");
+        put(&bytes[..bytes.len() * 2 / 3]);
+        assert!(matches!(fault(&path), AudioFault::Truncated(_)), "{name}: {}", fault(&path));
+    }
+    assert!(fault(&fixture("refused/video_only.mp4")).to_string().contains("no audio track"));
+    assert!(fault(&fixture("refused/speech_opus.mkv")).to_string().contains("convert it"));
     // Gigabytes after the samples are not searched for more of them.
     put(&std::fs::read(fixture("speech_22k_mono.flac")).expect("fixture"));
     std::fs::File::options().write(true).open(&path).expect("there").set_len(3 << 30).expect("sparse");
