@@ -72,6 +72,12 @@ pub enum DataError {
         /// The first reasons.
         reason: String,
     },
+    /// Several recordings that cannot be cut.
+    #[error("{} cannot be cut; nothing was written:\n{}", many(lines.len(), "recording"), lines.join("\n"))]
+    Recordings {
+        /// What is wrong with each.
+        lines: Vec<String>,
+    },
     /// Clips that cannot be formed into updates or micro-batches, split or loaded as asked.
     #[error("{0}")]
     Packing(String),

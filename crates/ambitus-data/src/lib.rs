@@ -8,6 +8,7 @@ mod atomic;
 pub mod audio;
 mod clip;
 pub mod codes;
+pub mod cut;
 pub mod doubts;
 mod error;
 mod files;

@@ -261,6 +261,11 @@ pub trait Opened: Send + Sync {
         None
     }
 
+    /// Returns the seconds of the longest clip into which recordings are cut for it, where it has a limit of its own.
+    fn longest_cut(&self) -> Option<f64> {
+        None
+    }
+
     /// Returns whether a plan without data may assume clips as long as the recipe allows.
     fn assumes_clips(&self) -> bool;
 

@@ -6,6 +6,7 @@ pub mod batches;
 pub mod clips;
 pub mod codec;
 pub mod console;
+pub mod cutting;
 pub mod dac;
 pub mod decode;
 pub mod dvae;

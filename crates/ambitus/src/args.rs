@@ -1,12 +1,16 @@
 //! Arguments. Help texts are the manual.
 
+mod clips;
 mod codec;
+mod export;
 mod generate;
 mod generation;
 mod say;
 mod transcribe;
 
+pub use clips::ClipsArgs;
 pub use codec::CodecCommand;
+pub use export::ExportArgs;
 pub use generate::GenerateArgs;
 pub use generation::GenerationArgs;
 pub use say::SayArgs;
@@ -19,7 +23,6 @@ use ambitus_recipe::recipe::{
     Schedule,
 };
 use ambitus_recipe::size::ByteSize;
-use ambitus_train::export::dtype::Dtype;
 use ambitus_train::run::tune::Axis;
 use ambitus_train::{Strategy, Units};
 use clap::{Args, Parser, Subcommand, ValueEnum};
@@ -40,6 +43,13 @@ pub struct Cli {
 
 #[derive(Subcommand)]
 pub enum Command {
+    /// Cut recordings of any length to clips of one or two sentences, in the pauses between them
+    #[command(
+        after_help = "Examples:\n  ambitus clips talk.mp3 -o my-voice\n  ambitus clips recordings/ more.m4a -o my-voice --model DIR\n  ambitus clips \
+talk.wav --transcript talk.srt -o my-voice\n\nDIR/clips.tsv says what was cut where and why. Where there are transcripts, DIR is a data set \
+for `ambitus train --data DIR`."
+    )]
+    Clips(ClipsArgs),
     /// Check a folder of audio and its transcripts, and cache what training needs
     Prepare(TrainArgs),
     /// Show what a run will need, phase by phase, and whether it fits; reads no weights
@@ -435,30 +445,6 @@ pub struct GradientsArgs {
 pub enum WeightsArg {
     Ema,
     Raw,
-}
-
-#[derive(Args)]
-pub struct ExportArgs {
-    /// The run's folder
-    pub run: PathBuf,
-    /// The moving average or the weights themselves [default: the better by validation]
-    #[arg(long)]
-    pub weights: Option<WeightsArg>,
-    /// Only the adapters of a LoRA run, as Hugging Face's PEFT stores them; without it they are merged into the model
-    #[arg(long)]
-    pub adapter: bool,
-    /// Layout of the files, of models whose original project has several (their page of the guide names them) [default: the first]
-    #[arg(long, value_name = "NAME", conflicts_with = "adapter")]
-    pub layout: Option<String>,
-    /// Type of the weights: fp32, bf16 or fp16 [default: that of the model that the run began with; of adapters, fp32]
-    #[arg(long)]
-    pub dtype: Option<Dtype>,
-    /// Folder to write [default: RUN/export, RUN/adapter with --adapter]
-    #[arg(long)]
-    pub out: Option<PathBuf>,
-    /// Result as JSON on stdout
-    #[arg(long)]
-    pub json: bool,
 }
 
 #[derive(Args)]

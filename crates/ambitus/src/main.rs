@@ -1,6 +1,7 @@
 //! The `ambitus` command line: arguments in, messages on stderr, results on stdout, documented exit codes.
 
 mod args;
+mod clips;
 mod codec;
 mod commands;
 mod import;
@@ -67,7 +68,12 @@ fn run() -> ExitCode {
     };
     let saves = matches!(
         cli.command,
-        Command::Prepare(_) | Command::Train(_) | Command::Tune(_) | Command::Resume(_) | Command::Say(_)
+        Command::Clips(_)
+            | Command::Prepare(_)
+            | Command::Train(_)
+            | Command::Tune(_)
+            | Command::Resume(_)
+            | Command::Say(_)
     );
     signals::listen(saves || matches!(cli.command, Command::Watch(_)), saves);
     let result = memory::at_start().and_then(|()| command(cli.command)).and_then(|()| terminal::finish());
@@ -94,6 +100,7 @@ fn explained(said: &clap::Error) -> ExitCode {
 
 fn command(command: Command) -> Result<(), RunError> {
     match command {
+        Command::Clips(a) => clips::run(&a),
         Command::Prepare(a) => commands::prepare(&a),
         Command::Plan(a) => plan::run(&a),
         Command::Import(a) => import::run(&a),

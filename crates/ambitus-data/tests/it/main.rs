@@ -3,6 +3,7 @@
 
 mod audio;
 mod codes;
+mod cut;
 mod doubts;
 mod mels;
 mod music;

@@ -135,6 +135,12 @@ impl Opened for Folder {
         if counted { "texts are part of the rows" } else { "with 8 ids of text a second" }
     }
 
+    /// As long as the project's trainer takes clips (`max_wav_length` of its recipe), and as there are code positions.
+    fn longest_cut(&self) -> Option<f64> {
+        let codes = self.config.code_positions.saturating_sub(3) * SAMPLES_PER_CODE;
+        Some(codes.min(255_995) as f64 / f64::from(RATE))
+    }
+
     fn assumes_clips(&self) -> bool {
         true
     }
