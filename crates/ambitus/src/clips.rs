@@ -48,7 +48,9 @@ fn lines(clips: &Clips, limits: Limits, out: &Path) -> Vec<String> {
         minutes(clips.seconds),
         if clips.there > 0 { format!("; {} were there", clips.there) } else { String::new() },
     )];
-    for (note, limit) in [(Note::Over, limits.most), (Note::Under, limits.least)] {
+    for (note, limit) in
+        [(Note::Over, limits.most), (Note::Segment, limits.most), (Note::Under, limits.least)]
+    {
         let said = of(note).map(|cut| {
             let (file, source) = (cut.file.display(), cut.source.display());
             format!("  {file}: {:.2} s from {:.2} s of {source}", cut.end - cut.start, cut.start)

@@ -1,8 +1,8 @@
 //! Recordings of any length to clips of one or two sentences.
 //!
 //! A recording is decoded to its end first, so that whatever is wrong with it is known before anything is written. It is then
-//! listened to ([`activity`]), pauses are found ([`pauses`]), stretches between them are joined to clips ([`plan`]), and clips are
-//! written while it is decoded once more ([`write`]). Where a transcript comes along ([`transcripts`]), its segments are the
+//! listened to (`activity`), pauses are found (`pauses`), stretches between them are joined to clips (`plan`), and clips are
+//! written while it is decoded once more (`write`). Where a transcript comes along (`transcripts`), its segments are the
 //! stretches, and their edges are moved into the pauses that are heard near them. Memory is that of the decoder, 450 kB for each
 //! hour of sound, and the transcript.
 
@@ -105,6 +105,8 @@ pub struct Cut {
 pub enum Note {
     /// Longer than clips may be: no pause was heard in it.
     Over,
+    /// Longer than clips may be: one segment of a transcript, with nothing by which its text could be parted.
+    Segment,
     /// Shorter than clips shall be: no neighbour that it could be joined to.
     Under,
 }

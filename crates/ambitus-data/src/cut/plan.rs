@@ -9,7 +9,7 @@ use super::{Limits, Span};
 /// Silence that a clip keeps before its speech, seconds, at most up to the middle of the pause.
 const BEFORE: f64 = 0.15;
 /// The same after its speech: voices and rooms fade.
-const AFTER: f64 = 0.3;
+const AFTER: f64 = 0.4;
 /// What is kept of both where a clip would else be over the limit, seconds.
 const LEAST: f64 = 0.05;
 /// A longer pause is never within a clip, seconds.

@@ -17,6 +17,9 @@ impl Note {
     pub fn text(self) -> &'static str {
         match self {
             Note::Over => "over the limit: no pause of 0.15 s was heard in it",
+            Note::Segment => {
+                "over the limit: a segment of the transcript, without times of words to part it by"
+            }
             Note::Under => "under the least: nothing near enough to join it to",
         }
     }

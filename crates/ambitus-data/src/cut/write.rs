@@ -203,7 +203,9 @@ fn named(
     };
     // Half a sample is no excess.
     let note = match stop - start {
-        seconds if seconds > limits.most + 1.0 / rate => Some(Note::Over),
+        seconds if seconds > limits.most + 1.0 / rate => {
+            Some(if last.text.is_some() { Note::Segment } else { Note::Over })
+        }
         seconds if seconds < limits.least - 1.0 / rate => Some(Note::Under),
         _ => None,
     };

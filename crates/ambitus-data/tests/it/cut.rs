@@ -209,6 +209,13 @@ fn a_transcript_says_what_is_cut() {
     // What nobody wrote down is in no clip, which is said.
     assert_eq!(clips.left.len(), 1, "{:?}", clips.left);
     assert!((clips.left[0].start - spans[3].0).abs() < 0.2 && (clips.left[0].end - spans[3].1).abs() < 0.2);
+    // A segment without the times of its words cannot be parted, however many pauses are in it.
+    let long = dir.path().join("long.wav");
+    talk(&long, &[(5, 0.7), (5, 0.7), (5, 0.7)]);
+    let srt = "1\n00:00:00,500 --> 00:00:14,000\nAll of it.\n";
+    std::fs::write(long.with_extension("srt"), srt).expect("written");
+    let one = cut_all(&[long], &dir.path().join("long"), Limits::USUAL, 1).expect("cut");
+    assert_eq!(one.cuts.iter().map(|clip| clip.note).collect::<Vec<_>>(), [Some(Note::Segment)]);
     // The folder is a data set, and its texts are these.
     let source = Source::read(&out, dir.path(), u64::MAX).expect("a data set");
     let read: Vec<String> = (0..source.len()).map(|i| source.entry(i).expect("a clip").text).collect();
