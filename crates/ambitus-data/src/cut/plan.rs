@@ -55,9 +55,9 @@ pub(super) struct Group {
     pub(super) span: Span,
 }
 
-/// Returns which units make clips, all of them in order. `seconds`: of the recording.
-pub(super) fn group(units: &[Unit], seconds: f64, limits: Limits) -> Vec<Group> {
-    let edges = Edges { units, seconds };
+/// Returns which units make clips, all of them in order. `heard`: speech of the recording, of so many `seconds`.
+pub(super) fn group(units: &[Unit], heard: &[Span], seconds: f64, limits: Limits) -> Vec<Group> {
+    let edges = Edges { units, heard, seconds };
     // Of the first i units: the least cost, and where the last clip of these begins.
     let mut best = vec![(0.0, 0)];
     for end in 1..=units.len() {
@@ -87,6 +87,7 @@ pub(super) fn group(units: &[Unit], seconds: f64, limits: Limits) -> Vec<Group> 
 
 struct Edges<'a> {
     units: &'a [Unit],
+    heard: &'a [Span],
     seconds: f64,
 }
 
@@ -104,15 +105,32 @@ impl Edges<'_> {
     /// Returns what a clip of these units has, with silence around it: no two share any.
     fn span(&self, first: usize, end: usize, most: f64) -> Span {
         let speech = Span { start: self.units[first].speech.start, end: self.units[end - 1].speech.end };
-        let before = if first == 0 { speech.start } else { self.gap(first) / 2.0 }.min(BEFORE);
-        let after =
-            if end == self.units.len() { self.seconds - speech.end } else { self.gap(end) / 2.0 }.min(AFTER);
+        let [quiet_before, quiet_after] = self.quiet(speech);
+        let before =
+            if first == 0 { quiet_before } else { quiet_before.min(self.gap(first) / 2.0) }.min(BEFORE);
+        let is_last = end == self.units.len();
+        let after = if is_last { quiet_after } else { quiet_after.min(self.gap(end) / 2.0) }.min(AFTER);
         // Silence goes before a limit is passed.
         let mut spare = (speech.seconds() + before + after - most).max(0.0);
         let less = spare.min((after - LEAST).max(0.0));
         spare -= less;
         let start = speech.start - before + spare.min((before - LEAST).max(0.0));
         Span { start: start.max(0.0), end: speech.end + after - less }
+    }
+
+    /// Returns the seconds before and after what is spoken that a clip may have: up to the middle of the pause, or to the end.
+    fn quiet(&self, speech: Span) -> [f64; 2] {
+        let before = self.heard.partition_point(|heard| heard.start < speech.start - ROUNDING);
+        let before = match before.checked_sub(1).map(|at| self.heard[at].end) {
+            Some(ended) => (speech.start - ended).max(0.0) / 2.0,
+            None => speech.start,
+        };
+        let after = self.heard.partition_point(|heard| heard.end <= speech.end + ROUNDING);
+        let after = match self.heard.get(after) {
+            Some(next) => (next.start - speech.end).max(0.0) / 2.0,
+            None => self.seconds - speech.end,
+        };
+        [before, after]
     }
 
     fn cost(&self, first: usize, end: usize, span: Span, limits: Limits) -> f64 {
@@ -158,9 +176,13 @@ mod tests {
         (lengths.iter().map(&mut of).collect(), at)
     }
 
+    fn heard(units: &[Unit]) -> Vec<Span> {
+        units.iter().map(|unit| unit.speech).collect()
+    }
+
     fn sizes(lengths: &[(f64, f64)]) -> Vec<usize> {
         let (units, seconds) = units(lengths);
-        group(&units, seconds, LIMITS).iter().map(|g| g.end - g.first).collect()
+        group(&units, &heard(&units), seconds, LIMITS).iter().map(|g| g.end - g.first).collect()
     }
 
     #[test]
@@ -183,15 +205,28 @@ mod tests {
     #[test]
     fn what_is_over_the_limit_is_alone_and_whole() {
         let (units, seconds) = units(&[(3.0, 0.5), (20.0, 0.5), (3.0, 0.5)]);
-        let groups = group(&units, seconds, LIMITS);
+        let groups = group(&units, &heard(&units), seconds, LIMITS);
         assert_eq!(groups.len(), 3);
         let span = groups[1].span;
         assert!(span.start <= units[1].speech.start && span.end >= units[1].speech.end);
         // Silence is given up where the limit is passed by it alone.
         let (units, seconds) = self::units(&[(11.85, 0.5), (3.0, 0.5)]);
-        assert!(group(&units, seconds, LIMITS)[0].span.seconds() <= 12.0);
+        assert!(group(&units, &heard(&units), seconds, LIMITS)[0].span.seconds() <= 12.0);
         // Also where several units are joined: a short pause is no reason to cut what fits.
         assert_eq!(sizes(&[(7.6, 0.2), (3.93, 0.9), (4.0, 0.9)]), [2, 1]);
+    }
+
+    /// What is said without text is not in the silence around a clip either.
+    #[test]
+    fn silence_ends_where_others_speak() {
+        let (units, seconds) = units(&[(3.0, 0.5)]);
+        let mut heard = heard(&units);
+        heard.push(Span { start: 3.6, end: 3.9 });
+        let span = group(&units, &heard, seconds, LIMITS)[0].span;
+        assert!((span.end - 3.55).abs() < 1e-9, "{span:?}");
+        // Nor is the rest of a sentence that the text breaks off in.
+        heard[0].end = 4.0;
+        assert_eq!(group(&units, &heard[..1], seconds, LIMITS)[0].span.end, 3.5);
     }
 
     /// Whatever the lengths: all units are in one clip, clips do not overlap, and only single units are over the limit.
@@ -206,7 +241,7 @@ mod tests {
                 ));
             }
             let (units, seconds) = units(&lengths);
-            let groups = group(&units, seconds, LIMITS);
+            let groups = group(&units, &heard(&units), seconds, LIMITS);
             let (mut unit, mut at) = (0, 0.0);
             for g in &groups {
                 assert_eq!(g.first, unit);

@@ -162,10 +162,10 @@ fn plan<'a>(recording: &'a Recording, options: &Options) -> Result<Planned<'a>, 
         Some(segments) => units(segments, &spans, seconds),
         None => {
             let unit = |speech| Unit { speech, text: None, paused: true, ends: true, apart: false };
-            (spans.into_iter().map(unit).collect(), Vec::new())
+            (spans.iter().copied().map(unit).collect(), Vec::new())
         }
     };
-    let groups = group(&units, seconds, options.limits);
+    let groups = group(&units, &spans, seconds, options.limits);
     let left = |(span, reason): (Span, String)| Left {
         source: path.clone(),
         start: span.start,
