@@ -2,10 +2,12 @@
 //!
 //! [`Source::read`] finds out which clips a folder describes, [`prepare()`] turns them into clip files and a
 //! [`ClipIndex`], [`load_clip`] reads one back ([`speech`] does the same for sequences of codec tokens, [`codes`] for codes beside
-//! descriptions, [`pieces`] for codes with their sound), and [`pack`]/[`updates`] say which clips train together.
+//! descriptions, [`pieces`] for codes with their sound), and [`pack`]/[`updates`] say which clips train together. [`check`] says what is
+//! wrong with a data set before.
 
 mod atomic;
 pub mod audio;
+pub mod check;
 mod clip;
 pub mod codes;
 pub mod cut;

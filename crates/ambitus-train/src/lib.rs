@@ -1,5 +1,6 @@
 //! From a planned run to a finished one: loading, the loop, ranks, checkpoints, metrics, exports, reports.
 
+pub mod check;
 pub mod data_loader;
 pub mod doctor;
 pub mod export;

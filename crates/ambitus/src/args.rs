@@ -5,6 +5,7 @@ mod codec;
 mod export;
 mod generate;
 mod generation;
+mod prepare;
 mod say;
 mod transcribe;
 
@@ -13,6 +14,7 @@ pub use codec::CodecCommand;
 pub use export::ExportArgs;
 pub use generate::GenerateArgs;
 pub use generation::GenerationArgs;
+pub use prepare::PrepareArgs;
 pub use say::SayArgs;
 pub use transcribe::TranscribeArgs;
 
@@ -50,8 +52,11 @@ talk.wav --transcript talk.srt -o my-voice\n\nDIR/clips.tsv says what was cut wh
 for `ambitus train --data DIR`."
     )]
     Clips(ClipsArgs),
-    /// Check a folder of audio and its transcripts, and cache what training needs
-    Prepare(TrainArgs),
+    /// Check a folder of audio and its transcripts, and cache what training needs; with --check, say what is wrong with it
+    #[command(
+        after_help = "Examples:\n  ambitus prepare --data my-voice --check\n  ambitus prepare --model DIR --data my-voice"
+    )]
+    Prepare(PrepareArgs),
     /// Show what a run will need, phase by phase, and whether it fits; reads no weights
     #[command(
         args_override_self = true,

@@ -1,6 +1,7 @@
 //! The `ambitus` command line: arguments in, messages on stderr, results on stdout, documented exit codes.
 
 mod args;
+mod check;
 mod clips;
 mod codec;
 mod commands;
@@ -101,7 +102,8 @@ fn explained(said: &clap::Error) -> ExitCode {
 fn command(command: Command) -> Result<(), RunError> {
     match command {
         Command::Clips(a) => clips::run(&a),
-        Command::Prepare(a) => commands::prepare(&a),
+        Command::Prepare(a) if a.check => check::run(&a),
+        Command::Prepare(a) => commands::prepare(&a.run),
         Command::Plan(a) => plan::run(&a),
         Command::Import(a) => import::run(&a),
         Command::Train(a) => commands::train(&a),

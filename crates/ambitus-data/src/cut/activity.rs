@@ -9,7 +9,7 @@ use std::path::Path;
 use earshot::Detector;
 
 use super::Heard;
-use crate::audio::{AudioReader, Resampler};
+use crate::audio::{AudioInput, AudioReader, Resampler};
 use crate::error::DataError;
 
 /// Rate at which the network listens, Hz.
@@ -17,7 +17,7 @@ const RATE: u32 = 16_000;
 /// Samples of a frame at that rate.
 const FRAME: usize = 256;
 /// Seconds of a frame.
-pub(super) const SECONDS: f64 = FRAME as f64 / RATE as f64;
+pub(crate) const SECONDS: f64 = FRAME as f64 / RATE as f64;
 /// Frames by which scores come late: the network sees the frame and the two windows before it.
 const LATE: usize = 3;
 /// Peak to which a recording is brought before it is listened to: the network knows speech of usual loudness. Measured: the same
@@ -33,7 +33,7 @@ const FLOOR: f32 = -110.0;
 
 /// Two bytes for each frame: 450 kB for an hour.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Frame {
+pub(crate) struct Frame {
     /// 255 times the score.
     score: u8,
     /// Level above [`FLOOR`] in half decibels, of the differences of samples: as loud for a hiss as for a vowel.
@@ -46,7 +46,7 @@ impl Frame {
         Self { score: (255.0 * score) as u8, level: (2.0 * (level - FLOOR)) as u8 }
     }
 
-    pub(super) fn score(self) -> f32 {
+    pub(crate) fn score(self) -> f32 {
         f32::from(self.score) / 255.0
     }
 
@@ -70,15 +70,15 @@ pub(super) fn measure(path: &Path, go_on: &dyn Fn(f64) -> bool) -> Result<Heard,
 }
 
 /// Listens to a recording, from its beginning to its end. Empty where there is nothing but silence.
-pub(super) fn listen(
-    path: &Path,
+pub(crate) fn listen(
+    input: &AudioInput,
     heard: &Heard,
     go_on: &dyn Fn(f64) -> bool,
 ) -> Result<Vec<Frame>, DataError> {
     if heard.peak < SILENT {
         return Ok(Vec::new());
     }
-    let mut reader = AudioReader::open(path)?;
+    let mut reader = AudioReader::read(input.clone())?;
     let mut resampler = Resampler::new(heard.rate, RATE);
     let mut scores = Scores::new(PEAK / heard.peak, heard.seconds());
     let mut samples = Vec::new();

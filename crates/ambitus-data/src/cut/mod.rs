@@ -6,7 +6,7 @@
 //! stretches, and their edges are moved into the pauses that are heard near them. Memory is that of the decoder, 450 kB for each
 //! hour of sound, and the transcript.
 
-mod activity;
+pub(crate) mod activity;
 mod pauses;
 mod plan;
 mod recordings;
@@ -53,17 +53,17 @@ impl Limits {
 
 /// What the first look at a recording found.
 #[derive(Debug, Clone, Copy, PartialEq)]
-struct Heard {
+pub(crate) struct Heard {
     /// Hz.
-    rate: u32,
+    pub(crate) rate: u32,
     /// Of a channel.
-    samples: u64,
+    pub(crate) samples: u64,
     /// Largest magnitude, 1 = full scale.
-    peak: f32,
+    pub(crate) peak: f32,
 }
 
 impl Heard {
-    fn seconds(&self) -> f64 {
+    pub(crate) fn seconds(&self) -> f64 {
         self.samples as f64 / f64::from(self.rate)
     }
 }

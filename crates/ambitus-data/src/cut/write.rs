@@ -154,9 +154,10 @@ fn plan<'a>(recording: &'a Recording, options: &Options) -> Result<Planned<'a>, 
     let share = |seconds: f64| expected.map_or(f64::NAN, |all| seconds / all);
     let heard = activity::measure(path, &|at| (options.progress)(path, "reading", share(at)))?;
     let seconds = heard.seconds();
+    let input = AudioInput::File(path.clone());
     // Before it is listened to, which takes longer.
     let segments = recording.transcript.as_deref().map(|of| transcripts::read(of, seconds)).transpose()?;
-    let frames = activity::listen(path, &heard, &|at| (options.progress)(path, "listening", at / seconds))?;
+    let frames = activity::listen(&input, &heard, &|at| (options.progress)(path, "listening", at / seconds))?;
     let spans = speech(&frames, options.limits.most);
     let (units, untold) = match &segments {
         Some(segments) => units(segments, &spans, seconds),

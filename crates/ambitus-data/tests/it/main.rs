@@ -2,6 +2,7 @@
 //! have [another](../alone/main.rs).
 
 mod audio;
+mod check;
 mod codes;
 mod cut;
 mod doubts;

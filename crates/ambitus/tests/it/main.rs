@@ -1,6 +1,7 @@
 //! All integration tests of this crate, in one binary: each more would be linked anew.
 
 mod cards;
+mod check;
 mod clips;
 mod codec;
 mod common;

@@ -1,0 +1,48 @@
+//! `ambitus prepare --check` through the real binary.
+
+use crate::common::{json, ok, said, voice};
+use std::fs;
+
+#[test]
+fn a_data_set_is_checked_without_a_model_and_nothing_is_written() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let dir = dir.path();
+    let data = voice(dir, 4);
+    fs::write(data.join("clip03.wav"), "RIFF").expect("a file");
+    let data = data.to_str().expect("a path");
+    let found = json(dir, &["prepare", "--data", data, "--check", "--json", "--threads", "2"]);
+    let clips = found["clips"].as_array().expect("a list");
+    assert_eq!(clips.len(), 4);
+    let kinds = |clip: &serde_json::Value| -> Vec<String> {
+        let issues = clip["issues"].as_array().expect("a list");
+        issues.iter().map(|issue| issue["kind"].as_str().expect("a word").to_owned()).collect()
+    };
+    assert_eq!((clips[0]["name"].as_str(), clips[0]["doubt"].as_f64()), (Some("clip03.wav"), Some(1.0)));
+    assert_eq!(kinds(&clips[0])[0], "unreadable");
+    assert!(clips.iter().all(|clip| kinds(clip).contains(&"digits".to_owned())), "{found}");
+    assert!(clips.iter().all(|clip| clip["file"].as_str().is_some_and(|file| file.contains("clip"))));
+    assert!(found["verdict"][0].as_str().is_some_and(|said| said.contains("4 clips should be looked at")));
+    assert_eq!(found["set"]["clips"], 4);
+    // Words first, the table after.
+    let text = ok(dir, &["prepare", "--data", data, "--check"]);
+    let at = |words: &str| text.find(words).unwrap_or_else(|| panic!("{words}: {text}"));
+    assert!(at("should be looked at") < at("doubt  clip") && at("doubt  clip") < at("digits: \"12\""));
+    let names: Vec<_> =
+        fs::read_dir(dir).expect("a folder").map(|item| item.expect("a file").file_name()).collect();
+    assert_eq!(names, ["voice"]);
+}
+
+#[test]
+fn what_cannot_be_checked_is_named() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let dir = dir.path();
+    fs::create_dir(dir.join("empty")).expect("a folder");
+    for (code, words, args) in [
+        (2, "--data DIR --check", &["--check"][..]),
+        (5, "no usable clip", &["--data", "empty", "--check"]),
+        (5, "none", &["--data", "none", "--check"]),
+    ] {
+        let (got, text) = said(dir, &[&["prepare"], args].concat());
+        assert!(got == code && text.contains(words), "{args:?}: {got}: {text}");
+    }
+}
