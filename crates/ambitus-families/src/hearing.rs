@@ -91,6 +91,12 @@ pub trait Ear {
     /// # Errors
     /// Audio that cannot be used, a text or a sound that is too long, by file; the executor.
     fn score(&mut self, exec: &mut dyn Executor, path: &Path, text: &str) -> Result<Scored, RunError>;
+
+    /// Says the same of the text that the model finds likeliest as well. See [`score`](Self::score).
+    ///
+    /// # Errors
+    /// As there.
+    fn judge(&mut self, exec: &mut dyn Executor, path: &Path, text: &str) -> Result<Judged, RunError>;
 }
 
 /// What is said in a file.
@@ -161,6 +167,15 @@ pub struct Scored {
     pub logprob: f64,
     /// Logarithm of the probability that the text ends there.
     pub end_logprob: f64,
+}
+
+/// How well a text fits a file, beside the model's own.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Judged {
+    /// The text that was given.
+    pub given: Scored,
+    /// The one that the model finds likeliest, word by word.
+    pub own: Scored,
 }
 
 /// A word of a text that was given.

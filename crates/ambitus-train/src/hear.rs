@@ -3,7 +3,7 @@
 use crate::inference::{self, InferenceOptions, Open, Source};
 use ambitus_exec::executor::Executor;
 use ambitus_families::error::{RunError, replaces_a_file};
-use ambitus_families::hearing::{Asked, Ear, Hearing, Scored, Transcript};
+use ambitus_families::hearing::{Asked, Ear, Hearing, Judged, Scored, Transcript};
 use ambitus_families::weights::read_text;
 use ambitus_plan::inference::Held;
 use ambitus_store::write_atomic;
@@ -60,6 +60,14 @@ impl<'h> Listening<'h> {
     /// As there.
     pub fn score(&mut self, path: &Path, text: &str) -> Result<Scored, RunError> {
         self.ear.score(&mut *self.exec, path, text)
+    }
+
+    /// Says the same of the text that the model finds likeliest as well. See [`Ear::judge`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn judge(&mut self, path: &Path, text: &str) -> Result<Judged, RunError> {
+        self.ear.judge(&mut *self.exec, path, text)
     }
 }
 

@@ -13,6 +13,7 @@ mod robust;
 mod set;
 mod sound;
 mod text;
+mod transcript;
 mod verdict;
 
 use std::fmt;
@@ -20,8 +21,9 @@ use std::path::Path;
 
 use serde::Serialize;
 
-pub use pass::{Options, check};
+pub use pass::{Hear, Options, check};
 pub use set::{Set, Voice};
+pub use transcript::{Fit, Likely};
 
 /// Kinds of what is wrong with a clip. The words of people and of JSON are the same, and stay.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
@@ -31,6 +33,12 @@ pub enum Kind {
     Unreadable,
     /// Nothing is written that could be said.
     Empty,
+    /// A model that hears hears another text.
+    OtherText,
+    /// It hears other words.
+    WrongWords,
+    /// It hears words before or after the text.
+    CutText,
     /// The sound of another clip.
     DoubledSound,
     /// The text of another clip.
@@ -67,9 +75,12 @@ pub enum Kind {
 
 impl Kind {
     /// All of them, from what doubts a clip most.
-    pub const ALL: [Kind; 18] = [
+    pub const ALL: [Kind; 21] = [
         Kind::Unreadable,
         Kind::Empty,
+        Kind::OtherText,
+        Kind::WrongWords,
+        Kind::CutText,
         Kind::DoubledSound,
         Kind::Fast,
         Kind::Slow,
@@ -92,6 +103,8 @@ impl Kind {
     fn weight(self) -> f64 {
         match self {
             Kind::Unreadable | Kind::Empty => 1.0,
+            // By how much likelier the other text is.
+            Kind::OtherText | Kind::WrongWords | Kind::CutText => 0.0,
             Kind::DoubledSound => 0.7,
             Kind::Fast | Kind::Slow => 0.5,
             Kind::CutStart | Kind::CutEnd | Kind::Clipped | Kind::Noisy => 0.4,
@@ -107,6 +120,9 @@ impl fmt::Display for Kind {
         f.write_str(match self {
             Kind::Unreadable => "unreadable",
             Kind::Empty => "empty",
+            Kind::OtherText => "other-text",
+            Kind::WrongWords => "wrong-words",
+            Kind::CutText => "cut-text",
             Kind::DoubledSound => "doubled-sound",
             Kind::DoubledText => "doubled-text",
             Kind::Digits => "digits",
@@ -134,11 +150,14 @@ pub struct Issue {
     pub kind: Kind,
     /// What it is, with what was measured.
     pub says: String,
+    /// Text that is heard instead, where one is.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub proposed: Option<String>,
 }
 
 impl Issue {
     fn new(kind: Kind, says: impl Into<String>) -> Self {
-        Self { kind, says: says.into() }
+        Self { kind, says: says.into(), proposed: None }
     }
 }
 
@@ -155,6 +174,9 @@ pub struct Clip {
     pub doubt: f64,
     /// What is wrong, most doubtful first.
     pub issues: Vec<Issue>,
+    /// By how much a model that hears doubts its text, from 0 to 1.
+    #[serde(skip)]
+    unlikely: f64,
 }
 
 impl Clip {
@@ -162,7 +184,8 @@ impl Clip {
     fn weigh(&mut self) {
         let place = |kind| Kind::ALL.iter().position(|k| *k == kind);
         self.issues.sort_by_key(|issue| place(issue.kind));
-        self.doubt = 1.0 - self.issues.iter().map(|issue| 1.0 - issue.kind.weight()).product::<f64>();
+        let of_kinds = self.issues.iter().map(|issue| 1.0 - issue.kind.weight());
+        self.doubt = 1.0 - of_kinds.product::<f64>() * (1.0 - self.unlikely);
     }
 }
 

@@ -7,11 +7,13 @@ use std::sync::{Mutex, PoisonError};
 use super::rate::Rate;
 use super::sound::{self, Sound};
 use super::text::{self, Text};
-use super::{Checked, Clip, Issue, Kind, Set, Voice, doubles, rate, robust, set, verdict, written};
+use super::{
+    Checked, Clip, Fit, Issue, Kind, Set, Voice, doubles, rate, robust, set, transcript, verdict, written,
+};
 use crate::audio::AudioInput;
 use crate::error::DataError;
 use crate::outcomes::{Cause, Outcome, Verdict};
-use crate::sources::{Entry, Feed, Sets, Source};
+use crate::sources::{Audio, Entry, Feed, Sets, Source};
 
 /// How a data set is checked.
 pub struct Options<'a> {
@@ -23,18 +25,33 @@ pub struct Options<'a> {
     pub progress: &'a (dyn Fn(usize, usize) -> bool + Sync),
 }
 
-/// Measures all clips of a data set, which is only read. What is read of its list is kept in a file without a name in the folder `scratch`.
+/// Says how likely a model that hears finds a clip's text, or why it cannot.
+pub type Hear<'a, E> = &'a mut dyn FnMut(&Path, &str) -> Result<Result<Fit, String>, E>;
+
+/// Measures all clips of a data set, which is only read. `hear` is given those that are files, one after the other. What is read of its list is kept in a file without a name in the folder `scratch`.
 ///
 /// # Errors
 /// A data set of which nothing can be said: not there, no clips, not text. What is wrong with a clip is no error.
-pub fn check(sets: impl Into<Sets>, scratch: &Path, options: &Options) -> Result<Checked, DataError> {
+pub fn check<E: From<DataError>>(
+    sets: impl Into<Sets>,
+    scratch: &Path,
+    options: &Options,
+    mut hear: Option<Hear<E>>,
+) -> Result<Checked, E> {
     let source = Source::read(sets, scratch, options.room)?;
     let looked = all(&source, options)?;
     let mut found = Found::default();
     for odd in source.problems.iter() {
         found.problem(odd?);
     }
-    looked.into_iter().for_each(|one| found.take(one));
+    for one in looked {
+        let fit = match (&mut hear, &one.entry.audio, &one.sound) {
+            (Some(hear), Audio::File(path), Some(_)) => Some(hear(path, &one.entry.text)?),
+            (Some(_), Audio::Row(_), _) => Some(Err("sounds in tables are not listened to".to_owned())),
+            _ => None,
+        };
+        found.take(one, fit);
+    }
     Ok(found.finish())
 }
 
@@ -132,6 +149,7 @@ struct Found {
     lengths: Vec<f64>,
     noise: Vec<f64>,
     energy: Vec<f64>,
+    fits: Vec<(usize, Fit)>,
 }
 
 impl Found {
@@ -145,12 +163,19 @@ impl Found {
             file: written(&odd.file),
             line: odd.line,
             doubt: 0.0,
+            unlikely: 0.0,
             issues,
         });
     }
 
-    fn take(&mut self, Looked { entry, text, sound, issues }: Looked) {
+    fn take(&mut self, one: Looked, fit: Option<Result<Fit, String>>) {
+        let Looked { entry, text, sound, issues } = one;
         let clip = self.clips.len();
+        match fit {
+            Some(Ok(fit)) => self.fits.push((clip, fit)),
+            Some(Err(why)) => self.set.unheard.push(format!("{}: {why}", entry.name)),
+            None => {}
+        }
         for c in entry.text.chars().filter(|c| c.is_alphabetic()).flat_map(char::to_lowercase) {
             *self.set.letters.entry(c).or_default() += 1;
         }
@@ -183,7 +208,7 @@ impl Found {
             self.rates.push(Rate { clip, of, characters: text.characters, seconds: sound.speech });
         }
         let (file, line) = (written(&entry.file), Some(entry.line));
-        self.clips.push(Clip { name: entry.name, file, line, doubt: 0.0, issues });
+        self.clips.push(Clip { name: entry.name, file, line, doubt: 0.0, issues, unlikely: 0.0 });
     }
 
     fn finish(mut self) -> Checked {
@@ -191,6 +216,7 @@ impl Found {
         doubles::find(&self.keys, clips);
         rate::find(&self.rates, clips);
         set::loudness(&self.loudness, clips);
+        transcript::find(&self.fits, clips);
         let script = set::scripts(&self.scripts, clips);
         clips.iter_mut().for_each(Clip::weigh);
         clips.sort_by(|a, b| {

@@ -55,6 +55,9 @@ pub struct Set {
     pub questions: usize,
     /// Texts that end as exclamations.
     pub exclamations: usize,
+    /// Clips that the model could not be asked about, with why.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub unheard: Vec<String>,
 }
 
 pub(super) fn percentiles(values: &[f64]) -> Option<[f64; 3]> {

@@ -48,6 +48,11 @@ fn advice(kind: Kind) -> &'static str {
     match kind {
         Kind::Unreadable => "cannot be read (unreadable; training leaves them out)",
         Kind::Empty => "without a text that can be said (empty; training leaves them out)",
+        Kind::OtherText => "whose text is not what is heard (other-text; the proposed text is in the table)",
+        Kind::WrongWords => {
+            "with words that are not heard so (wrong-words; listen, and take the proposed text where it is right)"
+        }
+        Kind::CutText => "in which more is heard than is written (cut-text; write it, or cut the sound)",
         Kind::DoubledSound => "with the sound of another clip (doubled-sound; leave one of each out)",
         Kind::DoubledText => "with the text of another clip (doubled-text; right if it was said twice)",
         Kind::Digits => "with digits in the text (digits; write the words that are said)",
@@ -87,6 +92,12 @@ fn together(set: &Set) -> Vec<String> {
     if let Some(energy) = set.energy.filter(|energy| *energy < UNIFORM) {
         said.push(format!(
             "within clips the level varies by only {energy:.1} dB: a model learns a flat voice"
+        ));
+    }
+    if let [first, ..] = &*set.unheard {
+        said.push(format!(
+            "{} could not be held against what is heard: {first}",
+            many(set.unheard.len(), "clip")
         ));
     }
     let letters: u64 = set.letters.values().sum();

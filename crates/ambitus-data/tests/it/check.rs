@@ -60,7 +60,7 @@ fn write(path: &Path, samples: &[f32]) {
 fn checked(dir: &Path, threads: usize) -> Result<Checked, DataError> {
     let scratch = tempfile::tempdir().expect("a folder");
     let progress = |_: usize, _: usize| true;
-    check(dir, scratch.path(), &Options { threads, room: 1 << 20, progress: &progress })
+    check::<DataError>(dir, scratch.path(), &Options { threads, room: 1 << 20, progress: &progress }, None)
 }
 
 fn pace(i: usize) -> f64 {
@@ -182,7 +182,10 @@ fn what_cannot_be_checked_is_an_error_and_a_stop_ends_it() {
     write(&dir.path().join("a.wav"), &spoken(1.0));
     fs::write(dir.path().join("a.txt"), "Words.").expect("a file");
     let options = Options { threads: 1, room: 1 << 20, progress: &|_, _| false };
-    assert!(matches!(check(dir.path(), dir.path(), &options), Err(DataError::Stopped)));
+    assert!(matches!(check::<DataError>(dir.path(), dir.path(), &options, None), Err(DataError::Stopped)));
     let options = Options { room: 16, ..options };
-    assert!(matches!(check(dir.path(), dir.path(), &options), Err(DataError::DoesNotFit { .. })));
+    assert!(matches!(
+        check::<DataError>(dir.path(), dir.path(), &options, None),
+        Err(DataError::DoesNotFit { .. })
+    ));
 }

@@ -1,15 +1,16 @@
 //! A file to text: window by window as the package does it (`transcribe.py`, 20250625), or how well a given text fits it.
 
+mod judge;
+
 use super::decoding::Decoding;
 use super::folder::Folder;
-use super::mel::{self, RATE};
+use super::mel;
 use super::sound::Sound;
 use super::tokens::Tokens;
 use super::words::{self, Piece};
 use super::write::Written;
 use crate::error::RunError;
-use crate::hearing::{Asked, Ear, Scored, ScoredWord, Segment, Transcript};
-use ambitus_data::DataError;
+use crate::hearing::{Asked, Ear, Judged, Scored, Segment, Transcript};
 use ambitus_data::text::strip;
 use ambitus_exec::executor::Executor;
 use ambitus_ir::{DType, Program, Session};
@@ -210,38 +211,10 @@ impl Ear for Listener<'_> {
     }
 
     fn score(&mut self, exec: &mut dyn Executor, path: &Path, text: &str) -> Result<Scored, RunError> {
-        let cfg = self.config();
-        let ids = self.ids(text)?;
-        let seconds = mel::samples(cfg) as f64 / f64::from(RATE);
-        let wave = ambitus_data::audio::load(path, RATE, seconds)?;
-        if wave.len() > mel::samples(cfg) {
-            return Err(DataError::Invalid(format!("{}: longer than {seconds} s", path.display())).into());
-        }
-        let mut decoding = Decoding::new(cfg, self.room(DType::F32));
-        let window = mel::window(cfg, &wave);
-        let language = self.language(exec, &mut decoding, || Ok(window.clone()))?;
-        let begins = self.begins(&language);
-        let most = self.scored - begins.len() - 2;
-        if ids.len() > most {
-            let why = format!("its text has {} tokens, the model reads {most}: cut both", ids.len());
-            return Err(DataError::Invalid(format!("{}: {why}", path.display())).into());
-        }
-        decoding.encode(exec, 0, &window, None)?;
-        let (logprobs, _) = self.scores(exec, (&begins, &ids), None)?;
-        let mut at = 0;
-        let word = |(word, of): (String, Vec<u32>)| {
-            at += of.len();
-            ScoredWord { word, logprob: logprobs[at - of.len()..at].iter().sum() }
-        };
-        let words = self.tokens.words(&ids, Some(&language)).into_iter().map(word).collect();
-        let (end, text_of) = logprobs.split_last().map_or((0.0, &[][..]), |(end, of)| (*end, of));
-        Ok(Scored {
-            text: strip(text).to_owned(),
-            language,
-            words,
-            tokens: ids.len(),
-            logprob: text_of.iter().sum(),
-            end_logprob: end,
-        })
+        self.given(exec, path, text)
+    }
+
+    fn judge(&mut self, exec: &mut dyn Executor, path: &Path, text: &str) -> Result<Judged, RunError> {
+        self.judged(exec, path, text)
     }
 }

@@ -1,6 +1,6 @@
 //! `ambitus prepare --check` through the real binary.
 
-use crate::common::{json, ok, said, voice};
+use crate::common::{json, ok, root, said, voice};
 use std::fs;
 
 #[test]
@@ -30,6 +30,28 @@ fn a_data_set_is_checked_without_a_model_and_nothing_is_written() {
     let names: Vec<_> =
         fs::read_dir(dir).expect("a folder").map(|item| item.expect("a file").file_name()).collect();
     assert_eq!(names, ["voice"]);
+}
+
+/// The model of `parity/whisper/fixtures/heard` has random weights: to it no text is as likely as its own.
+#[test]
+fn texts_are_held_against_what_is_heard() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let dir = dir.path();
+    let data = voice(dir, 2);
+    let [data, model] =
+        [data, root().join("parity/whisper/fixtures/heard")].map(|path| path.display().to_string());
+    let found =
+        json(dir, &["prepare", "--data", &data, "--check", &model, "--json", "--check-language", "en"]);
+    for clip in found["clips"].as_array().expect("a list") {
+        let of_text =
+            |issue: &&serde_json::Value| issue["kind"] == "other-text" && issue["proposed"].is_string();
+        assert!(clip["issues"].as_array().expect("a list").iter().find(of_text).is_some(), "{found:#}");
+    }
+    let names: Vec<_> =
+        fs::read_dir(dir).expect("a folder").map(|item| item.expect("a file").file_name()).collect();
+    assert_eq!(names, ["voice"]);
+    let (code, text) = said(dir, &["prepare", "--data", &data, "--check", &data]);
+    assert!(code == 4 && text.contains("--check"), "{code}: {text}");
 }
 
 #[test]
