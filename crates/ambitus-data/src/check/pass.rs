@@ -44,20 +44,21 @@ pub fn check<E: From<DataError>>(
     for odd in source.problems.iter() {
         found.problem(odd?);
     }
-    for one in looked {
-        let fit = match (&mut hear, &one.entry.audio, &one.sound) {
-            (Some(hear), Audio::File(path), Some(_)) => Some(hear(path, &one.entry.text)?),
+    for (i, one) in looked.into_iter().enumerate() {
+        // Texts stay on disk until they are asked for.
+        let entry = source.entry(i)?;
+        let fit = match (&mut hear, &entry.audio, &one.sound) {
+            (Some(hear), Audio::File(path), Some(_)) => Some(hear(path, &entry.text)?),
             (Some(_), Audio::Row(_), _) => Some(Err("sounds in tables are not listened to".to_owned())),
             _ => None,
         };
-        found.take(one, fit);
+        found.take(entry, one, fit);
     }
     Ok(found.finish())
 }
 
 /// What is known of a clip alone.
 struct Looked {
-    entry: Entry,
     text: Text,
     sound: Option<Sound>,
     issues: Vec<Issue>,
@@ -91,7 +92,7 @@ fn all(source: &Source, options: &Options) -> Result<Vec<Looked>, DataError> {
         while let Some((at, entry)) = next() {
             let (entry, audio) = entry?;
             let count = || done.lock().unwrap_or_else(PoisonError::into_inner).len();
-            let looked = look(entry, audio, &|| (options.progress)(count(), total))?;
+            let looked = look(&entry, audio, &|| (options.progress)(count(), total))?;
             done.lock().unwrap_or_else(PoisonError::into_inner).push((at, looked));
         }
         Ok(())
@@ -109,7 +110,7 @@ fn all(source: &Source, options: &Options) -> Result<Vec<Looked>, DataError> {
 }
 
 fn look(
-    entry: Entry,
+    entry: &Entry,
     audio: Result<AudioInput, String>,
     go_on: &dyn Fn() -> bool,
 ) -> Result<Looked, DataError> {
@@ -132,7 +133,7 @@ fn look(
         }
         Err(Err(stopped)) => return Err(stopped),
     };
-    Ok(Looked { entry, text, sound, issues })
+    Ok(Looked { text, sound, issues })
 }
 
 /// All clips, and what they are compared by.
@@ -168,8 +169,8 @@ impl Found {
         });
     }
 
-    fn take(&mut self, one: Looked, fit: Option<Result<Fit, String>>) {
-        let Looked { entry, text, sound, issues } = one;
+    fn take(&mut self, entry: Entry, one: Looked, fit: Option<Result<Fit, String>>) {
+        let Looked { text, sound, issues } = one;
         let clip = self.clips.len();
         match fit {
             Some(Ok(fit)) => self.fits.push((clip, fit)),
