@@ -287,7 +287,7 @@ impl Data {
         let all: u64 = self.rows.iter().map(|&rows| u64::from(rows)).sum();
         let weighted = self.kind.index().is_some_and(|index| !index.weights().is_empty());
         // Updates are nearly alike; some have more of the short clips.
-        let of_update = match weighted {
+        let of_update = match weighted || !self.sets.is_empty() {
             false => 2 * update_rows.saturating_mul(n as u64) / all.max(1),
             // All of them may be the shortest.
             true => update_rows / u64::from(self.rows.iter().copied().min().unwrap_or(1).max(1)),
