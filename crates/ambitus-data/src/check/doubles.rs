@@ -1,6 +1,6 @@
 //! Clips that are there twice: by their samples, by what is heard, and by their texts.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 
 use super::{Clip, Issue, Kind};
 use crate::audio::Resampler;
@@ -92,12 +92,15 @@ pub(super) struct Key {
 /// Names clips that are there twice. Keys are in the order of clips.
 pub(super) fn find(keys: &[Key], clips: &mut [Clip]) {
     let (mut sounds, mut texts) = (HashMap::<_, usize>::new(), HashMap::<_, usize>::new());
-    let mut alike: Vec<(usize, usize, &str)> = Vec::new();
+    // Of each clip the first that sounds like it.
+    let mut alike = BTreeMap::<usize, (usize, &str)>::new();
     let mut heard: Vec<(f64, u64, usize)> = Vec::new();
     for (i, key) in keys.iter().enumerate() {
         if let Some((hash, print, seconds)) = key.sound {
             match sounds.get(&hash) {
-                Some(first) => alike.push((*first, i, "the same sound as")),
+                Some(first) => {
+                    alike.insert(i, (*first, "the same sound as"));
+                }
                 None => {
                     sounds.insert(hash, i);
                     heard.extend(print.map(|print| (seconds, print, i)));
@@ -118,24 +121,28 @@ pub(super) fn find(keys: &[Key], clips: &mut [Clip]) {
     heard.sort_by(|a, b| a.0.total_cmp(&b.0).then(a.2.cmp(&b.2)));
     for (at, (seconds, print, i)) in heard.iter().enumerate() {
         let near = heard[at + 1..].iter().take_while(|other| other.0 <= seconds * (1.0 + LONGER));
-        let near = near.filter(|other| (other.1 ^ print).count_ones() <= FAR);
-        alike.extend(near.map(|other| (*i.min(&other.2), *i.max(&other.2), "nearly the same sound as")));
+        for other in near.filter(|other| (other.1 ^ print).count_ones() <= FAR) {
+            let (first, second) = (*i.min(&other.2), *i.max(&other.2));
+            let of = alike.entry(second).or_insert((first, "nearly the same sound as"));
+            of.0 = of.0.min(first);
+        }
     }
-    alike.sort_unstable_by_key(|(first, second, _)| (*second, *first));
-    alike.dedup_by_key(|(_, second, _)| *second);
-    for (first, second, how) in alike {
+    // Of each clip those after it with another text: which of the texts is wrong is not known.
+    let mut back = BTreeMap::<usize, (usize, &str, usize)>::new();
+    for (second, (first, how)) in alike {
         let (a, b) = (&keys[first], &keys[second]);
-        // Which of the two texts is wrong is not known.
         let both = a.text != b.text;
         let but = if both { ", with another text" } else { "" };
-        let mut say = |of: usize, other: usize| {
-            let says = format!("{how} {}{but}", named(&clips[other]));
-            clips[of].issues.push(Issue::new(Kind::DoubledSound, says));
-        };
-        say(b.clip, a.clip);
+        let says = format!("{how} {}{but}", named(&clips[a.clip]));
+        clips[b.clip].issues.push(Issue::new(Kind::DoubledSound, says));
         if both {
-            say(a.clip, b.clip);
+            back.entry(first).or_insert((second, how, 0)).2 += 1;
         }
+    }
+    for (first, (second, how, n)) in back {
+        let more = if n > 1 { format!(" and {} more", n - 1) } else { String::new() };
+        let says = format!("{how} {}{more}, with another text", named(&clips[keys[second].clip]));
+        clips[keys[first].clip].issues.push(Issue::new(Kind::DoubledSound, says));
     }
 }
 
