@@ -76,6 +76,8 @@ pub enum Cause {
     Audio,
     /// Nothing is to be heard in it.
     Silent,
+    /// Left out by hand.
+    Dropped,
 }
 
 /// What is wrong with a clip.
@@ -91,6 +93,7 @@ impl fmt::Display for Cause {
             Self::Description => "by their descriptions",
             Self::Audio => "by their audio",
             Self::Silent => "silent",
+            Self::Dropped => "left out by hand",
         })
     }
 }

@@ -174,6 +174,12 @@ pub struct Clip {
     pub doubt: f64,
     /// What is wrong, most doubtful first.
     pub issues: Vec<Issue>,
+    /// Of sound; 0 where it cannot be read.
+    #[serde(skip)]
+    pub seconds: f64,
+    /// How loud it is from its beginning to its end: amplitudes of at most 160 stretches, of which the loudest is 255.
+    #[serde(skip)]
+    pub outline: Vec<u8>,
     /// By how much a model that hears doubts its text, from 0 to 1.
     #[serde(skip)]
     unlikely: f64,

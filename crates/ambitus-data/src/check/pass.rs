@@ -157,6 +157,10 @@ impl Found {
     /// Adds what cannot be used before any sound is opened.
     fn problem(&mut self, odd: Outcome) {
         let Verdict::Bad { cause, reason } = odd.verdict else { return };
+        if cause == Cause::Dropped {
+            self.set.dropped += 1;
+            return;
+        }
         let kind = if cause == Cause::Transcript { Kind::Empty } else { Kind::Unreadable };
         let issues = vec![Issue::new(kind, reason)];
         self.clips.push(Clip {
@@ -164,6 +168,8 @@ impl Found {
             file: written(&odd.file),
             line: odd.line,
             doubt: 0.0,
+            seconds: 0.0,
+            outline: Vec::new(),
             unlikely: 0.0,
             issues,
         });
@@ -185,6 +191,8 @@ impl Found {
         self.scripts.extend(text.script.map(|script| (clip, script)));
         let heard = sound.as_ref().map(|sound| (sound.hash, sound.print, sound.seconds));
         self.keys.push(doubles::Key { clip, sound: heard, text: text.key });
+        let seconds = sound.as_ref().map_or(0.0, |sound| sound.seconds);
+        let outline = sound.as_ref().map_or_else(Vec::new, |sound| sound.outline.clone());
         if let Some(sound) = sound {
             let known = self.voices.len() as u32;
             let voice = *self.voices.entry(entry.voice.clone()).or_insert(known);
@@ -209,7 +217,8 @@ impl Found {
             self.rates.push(Rate { clip, of, characters: text.characters, seconds: sound.speech });
         }
         let (file, line) = (written(&entry.file), Some(entry.line));
-        self.clips.push(Clip { name: entry.name, file, line, doubt: 0.0, issues, unlikely: 0.0 });
+        let name = entry.name;
+        self.clips.push(Clip { name, file, line, doubt: 0.0, issues, seconds, outline, unlikely: 0.0 });
     }
 
     fn finish(mut self) -> Checked {

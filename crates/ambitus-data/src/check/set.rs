@@ -31,6 +31,8 @@ pub struct Voice {
 pub struct Set {
     /// Clips and lines, whether they can be read or not.
     pub clips: usize,
+    /// Left out by hand, and not looked at.
+    pub dropped: usize,
     /// Of clips that can be read.
     pub seconds: f64,
     /// In which somebody speaks.

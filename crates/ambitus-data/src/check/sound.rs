@@ -30,6 +30,8 @@ const CUT: f64 = 15.0;
 const OVER_NOISE: f64 = 10.0;
 /// Level of digital silence, dB.
 const FLOOR: f64 = -120.0;
+/// Most columns of an outline.
+const COLUMNS: usize = 160;
 
 /// What was measured of a clip.
 #[derive(Clone, Debug)]
@@ -47,6 +49,8 @@ pub(super) struct Sound {
     pub(super) hash: [u8; 32],
     /// Of what is heard; none where nobody speaks.
     pub(super) print: Option<u64>,
+    /// See [`Clip::outline`](super::Clip::outline).
+    pub(super) outline: Vec<u8>,
 }
 
 /// Measures a clip, and says what is wrong with it alone. `go_on` is asked now and then.
@@ -56,6 +60,7 @@ pub(super) fn measure(
 ) -> Result<(Sound, Vec<Issue>), DataError> {
     let Read { heard, levels, loudness, hash, print, mut issues } = read(input, go_on)?;
     let frames = activity::listen(input, &heard, &|_| go_on())?;
+    let outline = outline(&levels);
     let levels = &levels[..levels.len().min(frames.len())];
     let speaks: Vec<bool> = frames.iter().map(|frame| frame.score() >= SCORES.0).collect();
     let of = |speech: bool| levels.iter().zip(&speaks).filter(move |(_, s)| **s == speech).map(|(l, _)| *l);
@@ -69,6 +74,7 @@ pub(super) fn measure(
         noise: None,
         hash,
         print: (!spoken.is_empty()).then_some(print),
+        outline,
     };
     let (Some(middle), Some(first)) = (quantile(&spoken, 0.5), speaks.iter().position(|s| *s)) else {
         issues.push(Issue::new(Kind::Silence, "nobody is heard to speak in it"));
@@ -188,6 +194,15 @@ fn noise(levels: &[f64], frames: &[Frame]) -> Option<f64> {
     let quiet = levels.iter().zip(frames).filter(|(_, frame)| frame.score() < SCORES.1);
     let quiet: Vec<f64> = quiet.map(|(level, _)| *level).collect();
     if quiet.len() < QUIET_FRAMES { None } else { quantile(&quiet, 0.5) }
+}
+
+/// Returns the loudest of each of at most [`COLUMNS`] stretches, of the loudest of all.
+fn outline(levels: &[f64]) -> Vec<u8> {
+    let most = levels.iter().copied().fold(0.0, f64::max);
+    let columns = levels.len().min(COLUMNS);
+    let stretch = |i: usize| &levels[i * levels.len() / columns..(i + 1) * levels.len() / columns];
+    let loudest = |i| stretch(i).iter().copied().fold(0.0, f64::max);
+    (0..columns).map(|i| (255.0 * (loudest(i) / most.max(1e-12)).sqrt()).round() as u8).collect()
 }
 
 fn decibels(square: f64) -> f64 {

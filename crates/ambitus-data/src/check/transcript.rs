@@ -184,6 +184,8 @@ mod tests {
             line: None,
             doubt: 0.0,
             issues: vec![],
+            seconds: 0.0,
+            outline: vec![],
             unlikely: 0.0,
         };
         let mut clips = vec![clip; 20];

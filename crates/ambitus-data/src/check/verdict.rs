@@ -2,6 +2,7 @@
 
 use super::{Checked, Clip, Kind, Set};
 use crate::error::many;
+use crate::sources::CORRECTIONS_FILE;
 
 /// Names that a sentence has, and rows of the table.
 const NAMED: usize = 5;
@@ -99,6 +100,9 @@ fn together(set: &Set) -> Vec<String> {
             "{} could not be held against what is heard: {first}",
             many(set.unheard.len(), "clip")
         ));
+    }
+    if set.dropped > 0 {
+        said.push(format!("{} left out by {CORRECTIONS_FILE} and not looked at", many(set.dropped, "clip")));
     }
     let letters: u64 = set.letters.values().sum();
     if set.script.as_deref() == Some("Latin") && letters >= ENOUGH_LETTERS {

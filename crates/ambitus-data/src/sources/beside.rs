@@ -1,13 +1,12 @@
 //! Descriptions in a second data set: row by row those of the first, or by the names of their audio where the second has names.
 
-use std::hash::{BuildHasher, RandomState};
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
+use super::named::Named;
 use super::{Problem, metadata_in, rows_of};
 use crate::error::{DataError, many, short};
-use crate::scratch::Scratch;
 
 /// What a row of the second data set says.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
@@ -38,11 +37,8 @@ pub(super) struct Beside {
 
 enum By {
     Order(Ordered),
-    Name(Named),
+    Name(Named<Row>),
 }
-
-/// Bytes of memory for each row of a set with names, in a vector that grows by doubling.
-const NAMED: u64 = 2 * size_of::<Place>() as u64;
 
 impl Beside {
     /// Opens a folder or file, in at most `room` bytes of memory.
@@ -58,20 +54,22 @@ impl Beside {
             rows.ahead = Some(first);
             return Ok(Self { path: path.to_owned(), by: By::Order(rows), bytes });
         }
-        let mut named =
-            Named { records: Scratch::new(scratch)?, places: Vec::new(), hasher: RandomState::new() };
+        let mut named = Named::new(scratch)?;
         let mut next = Some(first);
         while let Some(row) = next {
-            named.add(&row, path)?;
-            let needed = rows.bytes + NAMED * named.places.len() as u64;
+            // A line that cannot be read names nothing.
+            if let Some(name) = &row.audio {
+                named.add(name_of(name), &row)?;
+            }
+            let needed = rows.bytes + named.bytes();
             if needed > room {
-                let what = format!("{}: {} or more", path.display(), many(named.places.len(), "row"));
+                let what = format!("{}: {} or more", path.display(), many(named.len(), "row"));
                 return Err(DataError::DoesNotFit { what, needed, room });
             }
             next = rows.read()?;
         }
-        named.places.sort_unstable_by_key(|place| place.hash);
-        let bytes = NAMED * named.places.len() as u64;
+        named.sort();
+        let bytes = named.bytes();
         Ok(Self { path: path.to_owned(), by: By::Name(named), bytes })
     }
 
@@ -106,8 +104,8 @@ impl Beside {
         let row = match &self.by {
             By::Order(rows) => rows.current.as_ref(),
             By::Name(rows) => {
-                named = rows.find(name)?;
-                named.as_ref()
+                named = rows.find(name_of(name))?;
+                named.as_ref().map(|(_, row)| row)
             }
         };
         let Some(row) = row else { return Ok(Ok(None)) };
@@ -178,45 +176,6 @@ impl Ordered {
     }
 }
 
-/// Rows that are found by name. They are on disk; in memory is where.
-struct Named {
-    records: Scratch,
-    places: Vec<Place>,
-    hasher: RandomState,
-}
-
-struct Place {
-    /// Of the name.
-    hash: u64,
-    at: u64,
-    length: u32,
-}
-
 fn name_of(name: &str) -> &str {
     name.strip_prefix("./").unwrap_or(name)
-}
-
-impl Named {
-    fn add(&mut self, row: &Row, path: &Path) -> Result<(), DataError> {
-        // A line that cannot be read names nothing.
-        let Some(name) = &row.audio else { return Ok(()) };
-        let hash = self.hasher.hash_one(name_of(name));
-        let json = serde_json::to_vec(row).map_err(|e| DataError::io(path, e.into()))?;
-        self.places.push(Place { hash, at: self.records.len(), length: json.len() as u32 });
-        self.records.append(&json)
-    }
-
-    /// Returns the row of a clip; the first, if there are several.
-    fn find(&self, name: &str) -> Result<Option<Row>, DataError> {
-        let hash = self.hasher.hash_one(name_of(name));
-        let from = self.places.partition_point(|place| place.hash < hash);
-        for place in self.places[from..].iter().take_while(|place| place.hash == hash) {
-            let bytes = self.records.read(place.at, place.length as usize)?;
-            let row: Option<Row> = serde_json::from_slice(&bytes).ok();
-            if let Some(row) = row.filter(|row| row.audio.as_deref().map(name_of) == Some(name_of(name))) {
-                return Ok(Some(row));
-            }
-        }
-        Ok(None)
-    }
 }

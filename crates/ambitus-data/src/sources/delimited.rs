@@ -119,17 +119,17 @@ impl Columns {
 }
 
 /// Returns the names in a header.
-fn names(line: &str) -> Vec<&str> {
+pub(super) fn names(line: &str) -> Vec<&str> {
     line.split('|').map(|f| f.trim().trim_matches('"')).take(MAX_COLUMNS).collect()
 }
 
 /// Returns the place of the first of these keys that is there.
-fn column(names: &[&str], keys: &[&str]) -> Option<usize> {
+pub(super) fn column(names: &[&str], keys: &[&str]) -> Option<usize> {
     keys.iter().find_map(|k| names.iter().position(|n| n == k))
 }
 
 /// Returns the fields of a line under a header of `names` names.
-fn fields(line: &str, names: usize) -> Result<Vec<String>, String> {
+pub(super) fn fields(line: &str, names: usize) -> Result<Vec<String>, String> {
     let fields = quoted_fields(line, names)?;
     let count = fields.len();
     if count <= names {

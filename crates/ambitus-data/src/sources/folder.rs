@@ -43,20 +43,12 @@ fn clip(root: &Root, path: &Path, out: &mut Lister) -> Result<(), DataError> {
         return out.problem(&below.to_string_lossy(), path, None, problem);
     };
     let text = path.with_extension("txt");
-    if !text.exists() && out.is_music() {
-        let said = Said {
-            text: "",
-            voice: None,
-            description: None,
-            fields: &[],
-            ids: &[],
-            weight: 1.0,
-            id: None,
-            file: None,
-            line: 1,
-        };
+    let corrected = out.corrected(&name)?;
+    // Then the file need not be there.
+    let needless = corrected.is_some_and(|(_, c)| c.text.is_some() || c.keep == Some(false));
+    if needless || (!text.exists() && out.is_music()) {
         return match root.inside(path) {
-            Ok(()) => add(out, &name, Ok(path.to_owned()), &said),
+            Ok(()) => add(out, &name, Ok(path.to_owned()), &Said::beside("")),
             Err(reason) => out.problem(&name, path, None, (Cause::NoAudio, reason)),
         };
     }
@@ -79,20 +71,7 @@ fn clip(root: &Root, path: &Path, out: &mut Lister) -> Result<(), DataError> {
         Err(other) => return Err(other),
     };
     match root.inside(path) {
-        Ok(()) => {
-            let said = Said {
-                text: &said,
-                voice: None,
-                description: None,
-                fields: &[],
-                ids: &[],
-                weight: 1.0,
-                id: None,
-                file: None,
-                line: 1,
-            };
-            add(out, &name, Ok(path.to_owned()), &said)
-        }
+        Ok(()) => add(out, &name, Ok(path.to_owned()), &Said::beside(&said)),
         Err(reason) => problem(&text, Some(1), Cause::NoAudio, reason),
     }
 }

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
+use super::corrections::{Correction, Corrections};
 use super::{Audio, DataSet, Described, Entry, Lines, clip_bytes};
 use crate::error::{DataError, many};
 use crate::outcomes::Problem;
@@ -83,6 +84,11 @@ impl Listing {
         &self.names[row.name..row.name + row.name_length as usize]
     }
 
+    /// Returns the place of the clip of a name.
+    pub(crate) fn find(&self, name: &str) -> Option<usize> {
+        self.rows.binary_search_by(|row| self.name(row).cmp(name)).ok()
+    }
+
     /// Returns the bytes of all names.
     pub(crate) fn name_bytes(&self) -> usize {
         self.names.len()
@@ -130,6 +136,10 @@ pub(super) struct Lister {
     prefix: String,
     /// The voice of those of its clips that name none.
     voice: Option<String>,
+    /// Corrections beside data sets are heeded.
+    pub(super) corrects: bool,
+    corrections: Option<Corrections>,
+    scratch: PathBuf,
     /// Paths of audio by their hashes, to find what is named twice.
     seen: HashMap<u64, u32>,
     hasher: RandomState,
@@ -169,6 +179,23 @@ pub(super) struct Said<'a> {
     pub(super) line: u64,
 }
 
+impl<'a> Said<'a> {
+    /// Returns what a text file next to the audio says.
+    pub(super) fn beside(text: &'a str) -> Self {
+        Self {
+            text,
+            voice: None,
+            description: None,
+            fields: &[],
+            ids: &[],
+            weight: 1.0,
+            id: None,
+            file: None,
+            line: 1,
+        }
+    }
+}
+
 impl Lister {
     pub(super) fn new(
         (described, lines): (Described, Lines),
@@ -198,6 +225,9 @@ impl Lister {
             lines,
             prefix,
             voice,
+            corrects: true,
+            corrections: None,
+            scratch: scratch.to_owned(),
             seen,
             hasher,
             room,
@@ -206,11 +236,27 @@ impl Lister {
         })
     }
 
-    /// Goes on to a data set: how many clips are listed, with those that cannot be used.
-    pub(super) fn begin(&mut self, set: &DataSet) -> usize {
+    /// Goes on to a data set, which lies in a folder: how many clips are listed, with those that cannot be used.
+    pub(super) fn begin(&mut self, set: &DataSet, folder: &Path) -> Result<usize, DataError> {
         self.prefix = set.name.as_ref().map_or(String::new(), |name| format!("{name}/"));
         self.voice.clone_from(&set.voice);
-        self.listed()
+        if self.corrects {
+            let scratch = self.scratch.clone();
+            let corrections = Corrections::open(folder, &scratch, self.room, self)?;
+            self.room -= corrections.as_ref().map_or(0, Corrections::bytes).min(self.room);
+            self.corrections = corrections;
+        }
+        Ok(self.listed())
+    }
+
+    /// Ends the data set.
+    pub(super) fn end(&mut self) -> Result<(), DataError> {
+        self.corrections.take().map_or(Ok(()), |corrections| corrections.finish(self))
+    }
+
+    /// Returns what is corrected of a clip, and the number of the file that says so.
+    pub(super) fn corrected(&mut self, name: &str) -> Result<Option<(usize, Correction)>, DataError> {
+        self.corrections.as_mut().map_or(Ok(None), |corrections| corrections.of(name))
     }
 
     /// Returns how many clips are listed, with those that cannot be used.

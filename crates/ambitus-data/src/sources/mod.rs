@@ -14,6 +14,9 @@
 //! Of music ([`Source::read_music`]), JSON lines may be packed (`data.jsonl.gz`, audiocraft's) and need no text: a description and metadata are in
 //! a JSON file beside the audio, a text in a `.txt` file, and audio without either is used as well.
 //!
+//! `corrections.csv` in the folder of a data set ([`CORRECTIONS_FILE`]) says what is written instead of a clip's text, and which clips are left
+//! out.
+//!
 //! A column or key `source` or `speaker_id` names the voice; `text_description` or `description` describes it, where that is asked for.
 //!
 //! Files are read line by line. Whatever is wrong with one clip becomes a problem and the others are read on. What makes the whole file doubtful
@@ -21,12 +24,15 @@
 //! a link; absolute paths in metadata are the user's own words and are followed.
 
 mod beside;
+mod corrections;
 mod delimited;
 mod folder;
 mod headerless;
 mod jsonl;
 mod listing;
+mod metadata;
 mod music;
+mod named;
 #[cfg(feature = "parquet")]
 pub(crate) mod parquet;
 #[cfg(not(feature = "parquet"))]
@@ -44,8 +50,11 @@ use crate::index::{ClipIndex, Split};
 use crate::outcomes::Problem;
 use crate::outcomes::{Cause, Outcomes};
 use beside::{Beside, Rows};
+pub use corrections::{CORRECTIONS_FILE, Correction, corrections};
 pub use headerless::Lines;
 use listing::{Lister, Listing, Said, listing_bytes};
+use metadata::metadata_in;
+pub(crate) use metadata::{is_parquet, parquet_files};
 use resolve::Root;
 use said::{clean, description, voice};
 pub use sets::{DataSet, Sets};
@@ -173,6 +182,16 @@ impl Source {
         Self::read_with(&sets.into(), (Described::No, Lines::Texts), scratch, room)
     }
 
+    /// Reads data sets as they were before they were corrected. See [`read`](Self::read).
+    ///
+    /// # Errors
+    /// As there.
+    pub fn read_uncorrected(sets: impl Into<Sets>, scratch: &Path, room: u64) -> Result<Self, DataError> {
+        let mut lister = Lister::new((Described::No, Lines::Texts), scratch, room)?;
+        lister.corrects = false;
+        Self::list(&sets.into(), lister)
+    }
+
     /// Reads a data set of spoken texts, whose lines without a header have these columns. See [`read`](Self::read).
     ///
     /// # Errors
@@ -227,7 +246,10 @@ impl Source {
         scratch: &Path,
         room: u64,
     ) -> Result<Self, DataError> {
-        let mut lister = Lister::new((described, lines), scratch, room)?;
+        Self::list(sets, Lister::new((described, lines), scratch, room)?)
+    }
+
+    fn list(sets: &Sets, mut lister: Lister) -> Result<Self, DataError> {
         let mut format = Format::Folder;
         for set in sets.iter() {
             format = read_set(set, &mut lister)?;
@@ -256,6 +278,11 @@ impl Source {
     /// The disk fails.
     pub fn entry(&self, i: usize) -> Result<Entry, DataError> {
         self.listing.entry(i)
+    }
+
+    /// Returns the place of the clip of a name.
+    pub fn find(&self, name: &str) -> Option<usize> {
+        self.listing.find(name)
     }
 
     /// Returns all clips in the order of names, one in memory at a time.
@@ -292,7 +319,7 @@ fn read_set(set: &DataSet, lister: &mut Lister) -> Result<Format, DataError> {
         (parent.unwrap_or(Path::new(".")), vec![path.to_owned()])
     };
     let root = Root::new(root)?;
-    let listed = lister.begin(set);
+    let listed = lister.begin(set, &root.given)?;
     let mut format = Format::Folder;
     if files.is_empty() {
         lister.described.needs_no_order()?;
@@ -317,6 +344,7 @@ fn read_set(set: &DataSet, lister: &mut Lister) -> Result<Format, DataError> {
             },
         });
     }
+    lister.end()?;
     Ok(format)
 }
 
@@ -340,38 +368,6 @@ pub fn split_described(index: &ClipIndex, files: &Sets, scratch: &Path) -> Resul
         return Err(DataError::file(&files.path(), reason));
     }
     Split::new(&held_out)
-}
-
-/// Returns the metadata files of a folder; none means that the audio files speak for themselves.
-fn metadata_in(folder: &Path) -> Result<Vec<PathBuf>, DataError> {
-    let mut found = Vec::new();
-    for item in std::fs::read_dir(folder).map_err(|e| DataError::io(folder, e))? {
-        let path = item.map_err(|e| DataError::io(folder, e))?.path();
-        let extension = path.extension().and_then(|e| e.to_str()).unwrap_or("");
-        if matches!(extension, "csv" | "jsonl") && path.is_file() {
-            found.push(path);
-        }
-    }
-    found.sort();
-    let named = |name: &str| found.iter().find(|p| p.file_name().is_some_and(|n| n == name)).cloned();
-    if let Some(one) = named("metadata.csv").or_else(|| named("metadata.jsonl")) {
-        return Ok(vec![one]);
-    }
-    // AllTalk writes its own split; both halves are the data set, and `split_described` holds one of them out.
-    if let (Some(train), Some(eval)) = (named("metadata_train.csv"), named("metadata_eval.csv")) {
-        return Ok(vec![train, eval]);
-    }
-    if found.is_empty() {
-        return parquet_files(folder);
-    }
-    if found.len() > 1 {
-        let names: Vec<_> = found.iter().filter_map(|p| p.file_name()).map(|n| n.to_string_lossy()).collect();
-        return Err(DataError::file(
-            folder,
-            format!("several metadata files ({}); give the one to use as the data path", names.join(", ")),
-        ));
-    }
-    Ok(found)
 }
 
 /// Where descriptions are.
@@ -409,42 +405,6 @@ fn rows_of(file: &Path, room: u64) -> Result<(Box<dyn Rows>, u64), DataError> {
     }
 }
 
-/// Returns whether a file's name says that it is parquet.
-pub(crate) fn is_parquet(path: &Path) -> bool {
-    path.extension().is_some_and(|e| e == "parquet")
-}
-
-/// Returns the parquet files of a folder, sorted, all of one split: `train-00003-of-00007.parquet` is a part of `train`.
-pub(crate) fn parquet_files(folder: &Path) -> Result<Vec<PathBuf>, DataError> {
-    let mut found = Vec::new();
-    for item in std::fs::read_dir(folder).map_err(|e| DataError::io(folder, e))? {
-        let path = item.map_err(|e| DataError::io(folder, e))?.path();
-        if is_parquet(&path) && path.is_file() {
-            found.push(path);
-        }
-    }
-    found.sort();
-    let split = |path: &PathBuf| -> String {
-        let stem = path.file_stem().unwrap_or_default().to_string_lossy();
-        let numbers = |part: &str| part.chars().all(|c| c.is_ascii_digit());
-        let parts: Vec<&str> = stem.rsplitn(4, '-').collect();
-        match parts[..] {
-            [of, "of", part, name] if numbers(of) && numbers(part) => name.to_owned(),
-            _ => stem.into_owned(),
-        }
-    };
-    let mut splits: Vec<String> = found.iter().map(split).collect();
-    splits.dedup();
-    if splits.len() > 1 {
-        let reason = format!(
-            "parquet files of several splits ({}); give the file to use as the data path, or a folder with one split",
-            splits.join(", ")
-        );
-        return Err(DataError::file(folder, reason));
-    }
-    Ok(found)
-}
-
 /// Adds a clip if its audio is found and its text can be used.
 fn add(
     lister: &mut Lister,
@@ -453,6 +413,18 @@ fn add(
     said: &Said<'_>,
 ) -> Result<(), DataError> {
     let name = name.strip_prefix("./").unwrap_or(name);
+    let corrected = lister.corrected(name)?;
+    let said = match &corrected {
+        Some((file, Correction { keep: Some(false), line, .. })) => {
+            let place = lister.path(*file).to_owned();
+            return lister.problem(name, &place, Some(*line), corrections::dropped());
+        }
+        // Ids are those of the text that was written.
+        Some((file, Correction { text: Some(text), line, .. })) => {
+            &Said { text, ids: &[], file: Some(*file), line: *line, ..*said }
+        }
+        _ => said,
+    };
     let audio = match audio {
         Ok(audio) => audio,
         Err(reason) => {

@@ -4,6 +4,7 @@
 mod audio;
 mod check;
 mod codes;
+mod corrections;
 mod cut;
 mod doubts;
 mod mels;
