@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
 """Opens pages of runs in headless Chromium and says what is wrong with them.
 
-    .ci/pages.py runs/NAME/report.html runs/runs.html [--pictures FOLDER]
+    .ci/pages.py runs/NAME/report.html runs/runs.html my-voice/listen.html [--binary ambitus] [--pictures FOLDER]
 
-Each must be there within two seconds, write nothing to the console, ask for nothing beyond itself, play each sound that it holds, hold no
-markup from names (pages made by `AMBITUS_PAGES=FOLDER cargo test -p ambitus-train report` have hostile ones), and answer to its language
-button and to keys. --pictures keeps what it looks like: wide and on a phone, light and dark, in both languages. Needs Chromium and
-Python's own library.
+Each must be there within two seconds, write nothing to the console, ask for nothing beyond itself (and the sounds of a data set's page), play
+each sound that it holds, hold no markup from names (pages made by `AMBITUS_PAGES=FOLDER cargo test -p ambitus-train --lib` have hostile
+ones), and answer to its language button and to keys. On the page of a data set a text is typed, a clip dropped and another kept, and what it
+saves must be that; with --binary it must be what `prepare --page` of this binary then reads. --pictures keeps what pages look like: wide and
+on a phone, light and dark, in both languages. Needs Chromium and Python's own library.
 """
 
 import argparse
@@ -63,10 +64,25 @@ FACTS = """(async () => {
     mute: sounds.filter((s) => !(s.readyState >= 1 && s.duration > 0)).length,
     played, turned, plots: plots.length, silent: silent.map((plot) => plot.id),
     hostile: document.querySelectorAll("img, iframe, object, embed, [onerror], [onload], script[src], link[rel=stylesheet]").length,
-    scripts: document.scripts.length, hit: typeof window.hit,
+    scripts: document.querySelectorAll("script:not([type='application/json'])").length, hit: typeof window.hit,
     wide: document.documentElement.scrollWidth > document.documentElement.clientWidth,
   };
 })()"""
+
+# Decides on three clips of the page of a data set, by mouse and by keys, and saves.
+CORRECT = """(async () => {
+  const cards = [...document.querySelectorAll(".clip")].filter((card) => card.querySelector("textarea"));
+  const names = cards.map((card) => card.querySelector("h3 span").textContent);
+  const text = cards[0].querySelector("textarea");
+  text.value = %s;
+  text.dispatchEvent(new Event("input", { bubbles: true }));
+  cards[1].querySelector(".drop").click();
+  cards[2].focus();
+  document.dispatchEvent(new KeyboardEvent("keydown", { key: "k" }));
+  document.dispatchEvent(new KeyboardEvent("keydown", { key: "s" }));
+  return names.slice(0, 3);
+})()"""
+CORRECTED = 'He said "no | never" </script> 说 — ö'
 
 
 class Browser:
@@ -159,8 +175,41 @@ class Browser:
         self.process.wait()
 
 
-def wrong_with(browser: Browser, page: Path, pictures: Path | None) -> list[str]:
+def corrections(browser: Browser, page: Path, binary: str | None) -> list[str]:
+    """Corrects clips on the page of a data set; returns what is wrong with what it saves."""
+    saved = page.parent / "corrections.csv"
+    with tempfile.TemporaryDirectory() as folder:
+        browser.ask("Browser.setDownloadBehavior", behavior="allow", downloadPath=folder)
+        changed, dropped, kept = browser.value(CORRECT % json.dumps(CORRECTED))
+        download = Path(folder) / saved.name
+        until = time.monotonic() + PATIENCE
+        while not download.exists() and time.monotonic() < until:
+            time.sleep(0.05)
+        if not download.exists():
+            return ["saves nothing"]
+        shutil.copyfile(download, saved)
+    quoted = [f'"{text}"' for text in (name.replace('"', '""') for name in (changed, dropped, kept))]
+    text = '"' + CORRECTED.replace('"', '""') + '"'
+    expected = ["audio_file|text|verdict", f"{quoted[0]}|{text}|", f"{quoted[1]}||drop", f"{quoted[2]}||keep", ""]
+    lines = saved.read_text(encoding="utf-8").split("\n")
+    wrong = [] if lines == expected else [f"saves {lines}, not {expected}"]
+    if binary:
+        again = page.with_name("again.html")
+        subprocess.run([binary, "prepare", "--data", page.parent, "--page", again], check=True, capture_output=True)
+        rows = again.read_text(encoding="utf-8").split('id="data">')[1].split("</script>")[0]
+        rows = {row["name"]: (row["corrected"], row["keep"]) for row in json.loads(rows)}
+        found = [rows[name] for name in (changed, dropped, kept)]
+        if found != [(CORRECTED, None), (None, False), (None, True)]:
+            wrong.append(f"is read as {found}")
+        again.unlink()
+    saved.unlink()
+    return wrong
+
+
+def wrong_with(browser: Browser, page: Path, pictures: Path | None, binary: str | None) -> list[str]:
     url = page.resolve().as_uri()
+    listens = page.name == "listen.html"
+    beside = (page.resolve().parent.as_uri() + "/") if listens else url
     seconds = browser.open(url)
     facts = browser.value(FACTS)
     wrong = [f"was there after {seconds:.2f} s"] if seconds > SLOW else []
@@ -175,7 +224,7 @@ def wrong_with(browser: Browser, page: Path, pictures: Path | None) -> list[str]
                 wrong.append(f"log: {params['entry']['text']}")
             case "Network.requestWillBeSent":
                 asked = params["request"]["url"]
-                if asked != url and not asked.startswith(("data:", "blob:")):
+                if not asked.startswith((beside, "data:", "blob:")):
                     wrong.append(f"asked for {asked[:200]}")
     if facts["mute"] or not facts["played"]:
         wrong.append(f"{facts['mute']} of {facts['sounds']} sounds do not load, or the first does not play")
@@ -185,6 +234,8 @@ def wrong_with(browser: Browser, page: Path, pictures: Path | None) -> list[str]
         wrong.append(f"no readout by keys: {facts['silent']}")
     if facts["hostile"] or facts["scripts"] != 1 or facts["hit"] != "undefined":
         wrong.append(f"markup that is not the page's own: {facts}")
+    if listens and facts["sounds"] >= 3:
+        wrong.extend(corrections(browser, page, binary))
     for name, width, colors, language in LOOKS:
         browser.ask("Emulation.setDeviceMetricsOverride", width=width, height=900, deviceScaleFactor=1, mobile=width < 600)
         if browser.value("document.documentElement.scrollWidth > innerWidth"):
@@ -199,6 +250,7 @@ def wrong_with(browser: Browser, page: Path, pictures: Path | None) -> list[str]
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("pages", nargs="+", type=Path)
+    parser.add_argument("--binary")
     parser.add_argument("--pictures", type=Path)
     args = parser.parse_args()
     chromium = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
@@ -212,7 +264,7 @@ def main() -> int:
         browser = Browser(chromium, profile)
         try:
             for page in args.pages:
-                for why in wrong_with(browser, page, args.pictures):
+                for why in wrong_with(browser, page, args.pictures, args.binary):
                     bad += 1
                     print(f"{page}: {why}", file=sys.stderr)
         finally:

@@ -4,6 +4,7 @@ use crate::hear::Listening;
 use crate::inference::InferenceOptions;
 use ambitus_data::DataError;
 use ambitus_data::check::{self, Fit, Likely, Options};
+use ambitus_data::sources::Sets;
 use ambitus_families::console::Console;
 use ambitus_families::error::RunError;
 use ambitus_families::hearing::{self, Kinds, Scored};
@@ -30,19 +31,25 @@ pub struct Ear<'a> {
     pub options: InferenceOptions,
 }
 
-/// Checks the data sets of a recipe, which are only read; with an ear, their texts as well. `memory`: bytes that the list of clips may
-/// take; else what is free.
+/// Returns the data sets of a recipe, and the bytes that a list of their clips may take: those that are given, or what is free.
+///
+/// # Errors
+/// A recipe without data.
+pub fn sets(recipe: &Recipe, memory: Option<u64>) -> Result<(Sets, u64), RunError> {
+    let free = || memory::default_budget().ok().map(|budget| budget.bytes);
+    Ok((prepare::sets(recipe)?, memory.or_else(free).unwrap_or(ROOM)))
+}
+
+/// Checks data sets, which are only read, in so many bytes for the list of their clips; with an ear, their texts as well.
 ///
 /// # Errors
 /// Data sets of which nothing can be said; a list that is too long; a model that cannot be used; a stop on request.
 pub fn check(
-    recipe: &Recipe,
+    (sets, room): (&Sets, u64),
     ear: Option<&Ear>,
-    (threads, memory): (usize, Option<u64>),
+    threads: usize,
     console: &mut dyn Console,
 ) -> Result<Checked, RunError> {
-    let sets = prepare::sets(recipe)?;
-    let room = memory.or_else(|| memory::default_budget().ok().map(|b| b.bytes)).unwrap_or(ROOM);
     let console = &Mutex::new(console);
     let progress = |done: usize, of: usize| {
         if let Ok(mut console) = console.lock() {
@@ -78,7 +85,7 @@ pub fn check(
         }
     });
     let hear = hear.as_mut().map(|hear| hear as check::Hear<'_, RunError>);
-    match check::check(&sets, &std::env::temp_dir(), &options, hear) {
+    match check::check(sets, &std::env::temp_dir(), &options, hear) {
         Err(RunError::Data(DataError::Stopped)) => {
             Err(RunError::Interrupted("nothing was written".to_owned()))
         }

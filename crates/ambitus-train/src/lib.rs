@@ -11,6 +11,7 @@ pub mod gradients;
 pub mod hear;
 pub mod inference;
 pub mod launch;
+pub mod listen;
 pub mod metrics;
 pub mod pictures;
 pub mod report;

@@ -137,7 +137,7 @@ pub fn write(run: &Path, history: &History, notes: &Notes) -> Result<(), RunErro
 }
 
 /// Writes a page as it is made.
-fn write_page(path: &Path, page: &impl Template) -> Result<(), RunError> {
+pub(crate) fn write_page(path: &Path, page: &impl Template) -> Result<(), RunError> {
     write_atomic_with(path, |out| {
         Template::write_into(page, out).map_err(|e| RunError::io(path, "cannot write", e))
     })
@@ -243,7 +243,7 @@ fn candidates(all: &[Candidate]) -> Vec<&Candidate> {
 }
 
 /// Returns a path as it stands in a link.
-fn in_link(path: &str) -> String {
+pub(crate) fn in_link(path: &str) -> String {
     let kept = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.~/".contains(&byte);
     path.bytes().map(|b| if kept(b) { char::from(b).to_string() } else { format!("%{b:02X}") }).collect()
 }

@@ -1,4 +1,4 @@
-//! `ambitus prepare --check`.
+//! `ambitus prepare --check` and `--page`.
 
 use crate::args::{PrepareArgs, threads};
 use crate::commands;
@@ -8,10 +8,22 @@ use ambitus_families::error::RunError;
 use ambitus_recipe::recipe::{Precision, Recipe};
 use ambitus_train::check::{self, Ear};
 use ambitus_train::inference::InferenceOptions;
-use std::path::Path;
+use ambitus_train::listen::Page;
+use serde::Serialize;
+use std::path::PathBuf;
 
-/// Checks the clips, and their texts with the model of a folder, if one is given.
-pub fn run(a: &PrepareArgs, model: Option<&Path>) -> Result<(), RunError> {
+/// What was found, and the page that shows it.
+#[derive(Serialize)]
+struct Found {
+    #[serde(flatten)]
+    checked: check::Checked,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    page: Option<PathBuf>,
+}
+
+/// Checks the clips, and their texts with the model of a folder, if one is given; writes the page, if that is asked for.
+pub fn run(a: &PrepareArgs) -> Result<(), RunError> {
+    let model = a.check.as_ref().and_then(Option::as_deref);
     let run = &a.run;
     let recipe = match (&run.recipe, &run.data) {
         // No model is opened.
@@ -29,12 +41,18 @@ pub fn run(a: &PrepareArgs, model: Option<&Path>) -> Result<(), RunError> {
     let language = a.check_language.as_deref();
     let ear = model.map(|dir| Ear { dir, kinds: EARS, language, options });
     let mut console = Terminal::new();
-    let checked = check::check(&recipe, ear.as_ref(), (threads, memory), &mut console)?;
+    let (sets, room) = check::sets(&recipe, memory)?;
+    let page = a.page.as_ref().map(|to| Page::open(&sets, to.as_deref(), room)).transpose()?;
+    let checked = check::check((&sets, room), ear.as_ref(), threads, &mut console)?;
+    let page = page.map(|page| page.write(&checked)).transpose()?;
     drop(console);
     if run.json {
-        terminal::json(&checked);
-    } else {
-        checked.describe().iter().for_each(|line| terminal::result(line));
+        terminal::json(&Found { checked, page });
+        return Ok(());
+    }
+    checked.describe().iter().for_each(|line| terminal::result(line));
+    if let Some(page) = page {
+        terminal::result(&format!("\nto listen and correct, open {} in a browser", page.display()));
     }
     Ok(())
 }

@@ -102,10 +102,8 @@ fn explained(said: &clap::Error) -> ExitCode {
 fn command(command: Command) -> Result<(), RunError> {
     match command {
         Command::Clips(a) => clips::run(&a),
-        Command::Prepare(a) => match &a.check {
-            Some(model) => check::run(&a, model.as_deref()),
-            None => commands::prepare(&a.run),
-        },
+        Command::Prepare(a) if a.check.is_some() || a.page.is_some() => check::run(&a),
+        Command::Prepare(a) => commands::prepare(&a.run),
         Command::Plan(a) => plan::run(&a),
         Command::Import(a) => import::run(&a),
         Command::Train(a) => commands::train(&a),

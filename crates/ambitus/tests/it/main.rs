@@ -18,6 +18,7 @@ mod hearing;
 mod import;
 mod in_backward;
 mod lessons;
+mod listen;
 mod mixed;
 mod offload;
 mod optimizers;
