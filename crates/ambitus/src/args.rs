@@ -5,6 +5,7 @@ mod codec;
 mod export;
 mod generate;
 mod generation;
+mod inference;
 mod prepare;
 mod say;
 mod transcribe;

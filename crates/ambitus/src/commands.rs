@@ -344,7 +344,7 @@ pub fn doctor(a: &DoctorArgs) -> Result<()> {
 
 pub fn generate(a: &GenerateArgs) -> Result<()> {
     let settings = a.how.settings(Settings { logits: a.logits, states: a.states, ..Settings::PLAIN })?;
-    let options = a.how.options();
+    let options = a.how.on.options();
     let (model, unit): (Box<dyn inference::Source>, _) = match hearing::of(EARS, &a.model) {
         Some(kind) => (Box::new(kind.open(&a.model)?), "tokens"),
         None => {

@@ -55,7 +55,7 @@ pub fn run(a: &SayArgs) -> Result<(), RunError> {
     let settings = a.how.settings(project)?;
     let text = a.ref_text.clone().unwrap_or_default();
     let reference = a.reference.clone().map(|path| Reference::Sound(path, text));
-    let options = a.how.options();
+    let options = a.how.on.options();
     let asked = Asked {
         lines: &lines,
         reference: reference.as_ref(),

@@ -40,7 +40,7 @@ pub fn run(a: &TranscribeArgs) -> Result<(), RunError> {
         seed: a.seed,
         texts: texts.as_deref(),
     };
-    let mut listening = Listening::open(&model, &asked, &a.options())?;
+    let mut listening = Listening::open(&model, &asked, &a.on.options())?;
     let mut metadata = String::new();
     for (i, file) in a.files.iter().enumerate() {
         if let Some(texts) = &texts {

@@ -1,12 +1,10 @@
 //! Arguments of `ambitus generate` and `ambitus say`: how to generate, and on what.
 
+use super::inference::InferenceArgs;
 use super::positive;
 use ambitus_families::error::RunError;
 use ambitus_families::generate::{Flow, Settings};
 use ambitus_families::sampling::Sampling;
-use ambitus_recipe::recipe::{DeviceChoice, Precision};
-use ambitus_recipe::size::ByteSize;
-use ambitus_train::inference::InferenceOptions;
 use clap::Args;
 
 /// What options mean that are not given.
@@ -49,18 +47,8 @@ pub struct GenerationArgs {
     /// Sway sampling: below 0 steps are denser near noise; 0: even steps
     #[arg(long, default_value_t = FLOW.sway, allow_negative_numbers = true)]
     pub sway: f32,
-    /// What to compute in: fp32, tf32-mixed, bf16-mixed, fp16-mixed or bf16-pure (weights, too, in half the bytes)
-    #[arg(long, default_value = "fp32")]
-    pub precision: Precision,
-    /// Where to compute: cpu, cuda or cuda:N
-    #[arg(long, default_value = "cpu")]
-    pub device: DeviceChoice,
-    /// Threads [default: all cores]
-    #[arg(long)]
-    pub threads: Option<usize>,
-    /// Memory budget; `say` says a text that is too long for it in shorter pieces
-    #[arg(long, value_name = "SIZE")]
-    pub memory: Option<ByteSize>,
+    #[command(flatten)]
+    pub on: InferenceArgs,
 }
 
 impl GenerationArgs {
@@ -89,12 +77,6 @@ impl GenerationArgs {
         };
         settings.check().map_err(RunError::Usage)?;
         Ok(settings)
-    }
-
-    /// Returns on what to compute.
-    pub fn options(&self) -> InferenceOptions {
-        let (precision, device, memory) = (self.precision, self.device, self.memory.map(|m| m.0));
-        InferenceOptions { precision, device, threads: super::threads(self.threads), memory }
     }
 }
 

@@ -1,8 +1,6 @@
 //! Arguments of `ambitus transcribe`.
 
-use ambitus_recipe::recipe::{DeviceChoice, Precision};
-use ambitus_recipe::size::ByteSize;
-use ambitus_train::inference::InferenceOptions;
+use super::inference::InferenceArgs;
 use clap::Args;
 use std::path::PathBuf;
 
@@ -43,28 +41,10 @@ pub struct TranscribeArgs {
     /// Write file|text lines, as a data set has them; NAME/metadata.csv beside the sounds makes them one
     #[arg(long, value_name = "FILE")]
     pub metadata: Option<PathBuf>,
-    /// What to compute in: fp32, tf32-mixed, bf16-mixed, fp16-mixed or bf16-pure (weights, too, in half the bytes)
-    #[arg(long, default_value = "fp32")]
-    pub precision: Precision,
-    /// Where to compute: cpu, cuda or cuda:N
-    #[arg(long, default_value = "cpu")]
-    pub device: DeviceChoice,
-    /// Threads [default: all cores]
-    #[arg(long)]
-    pub threads: Option<usize>,
-    /// Memory budget
-    #[arg(long, value_name = "SIZE")]
-    pub memory: Option<ByteSize>,
+    #[command(flatten)]
+    pub on: InferenceArgs,
     /// JSON on stdout, a line for each file: {"file", "text", "language", "segments": [{"start", "end", "text", "words": [{"word", "start",
     /// "end", "logprob"}], …}]}; with --text {"words": [{"word", "logprob"}], "logprob", "end_logprob", …}
     #[arg(long)]
     pub json: bool,
-}
-
-impl TranscribeArgs {
-    /// Returns on what to compute.
-    pub fn options(&self) -> InferenceOptions {
-        let (precision, device, memory) = (self.precision, self.device, self.memory.map(|m| m.0));
-        InferenceOptions { precision, device, threads: super::threads(self.threads), memory }
-    }
 }
