@@ -89,7 +89,7 @@ def mels(sounds: list[np.ndarray]) -> torch.Tensor:
     return torch.stack(made)
 
 
-def model(out: Path, seconds: float, clips: int, goes_on: bool) -> None:
+def model(out: Path, steps: int, clips: int, goes_on: bool) -> None:
     rng = random.Random(int(goes_on))
     torch.manual_seed(0)
     ranks, merges = vocabulary()
@@ -112,10 +112,11 @@ def model(out: Path, seconds: float, clips: int, goes_on: bool) -> None:
     head = torch.nn.Linear(config.d_model, len(WORDS) + 1)
     places = {ranks[b" " + word.encode()]: 1 + i for i, word in enumerate(WORDS)}
     optimizer = torch.optim.AdamW([*net.parameters(), *head.parameters()], lr=1e-3, weight_decay=0.01)
-    start, step = time.time(), 0
-    while (gone := (time.time() - start) / seconds) < 1:
+    start = time.time()
+    for step in range(1, steps + 1):
+        gone = step / steps
         for group in optimizer.param_groups:
-            group["lr"] = 1.5e-3 * min(1.0, (step + 1) / 100) * (1.0 if gone < 0.6 else max(0.02, (1 - gone) / 0.4))
+            group["lr"] = 1.5e-3 * min(1.0, step / 100) * (1.0 if gone < 0.6 else max(0.02, (1 - gone) / 0.4))
         longest = 2 if gone < 0.1 and not goes_on else 5
         batch = rng.choices([i for i in range(clips) if len(ids[i]) <= 5 + longest], k=16)
         width = max(len(ids[i]) for i in batch)
@@ -138,7 +139,6 @@ def model(out: Path, seconds: float, clips: int, goes_on: bool) -> None:
         (loss + 0.5 * second).backward()
         torch.nn.utils.clip_grad_norm_([*net.parameters(), *head.parameters()], 1.0)
         optimizer.step()
-        step += 1
         if step % 100 == 0:
             print(f"step {step}, {time.time() - start:.0f} s, loss {loss.item():.3f}, second {second.item():.3f}", flush=True)
             if step % 500 == 0:
@@ -195,12 +195,12 @@ def main() -> None:
     parser.add_argument("found", type=Path, nargs="?")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--go-on", action="store_true", help="train OUT/model further, on other clips")
-    parser.add_argument("--seconds", type=float, default=700)
+    parser.add_argument("--steps", type=int, default=6000)
     parser.add_argument("--clips", type=int, default=1500)
     args = parser.parse_args()
     if args.what == "model":
         torch.set_num_threads(1)
-        model(args.out, args.seconds, args.clips, args.go_on)
+        model(args.out, args.steps, args.clips, args.go_on)
     elif args.what == "data":
         data(args.out, args.seed)
     else:
