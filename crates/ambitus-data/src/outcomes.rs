@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize, Serializer};
 
 use crate::error::{DataError, many};
+use crate::measured::Edited;
 use crate::scratch::Scratch;
 
 /// File of all outcomes in the cache folder: one JSON object a line.
@@ -43,6 +44,9 @@ pub enum Verdict {
     Ok {
         /// It was in the cache already.
         cached: bool,
+        /// What was changed about its sound.
+        #[serde(flatten)]
+        edited: Edited,
     },
     /// Cannot be used.
     Bad {
@@ -144,7 +148,7 @@ impl Outcomes {
         line.push(b'\n');
         self.lines.append(&line)?;
         match &outcome.verdict {
-            Verdict::Ok { cached } => {
+            Verdict::Ok { cached, .. } => {
                 self.ok += 1;
                 self.cached += usize::from(*cached);
                 return Ok(());

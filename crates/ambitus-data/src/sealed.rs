@@ -137,6 +137,7 @@ impl Measured {
             peak: f32::from_bits(number(bytes, at + 12)),
             clipped: flags & 1 != 0,
             trimmed: flags & 2 != 0,
+            edited: None,
         }
     }
 }

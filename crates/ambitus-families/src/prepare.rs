@@ -3,7 +3,7 @@
 use crate::console::Console;
 use crate::error::RunError;
 use crate::stop;
-use ambitus_data::prepare::{Lengths, Progress};
+use ambitus_data::prepare::{Edits, Lengths, Progress};
 use ambitus_data::sources::{DataSet, Sets};
 use ambitus_data::{DataError, Limits, Policy, PrepareOptions, Prepared, Source};
 use ambitus_recipe::recipe::{self, Recipe};
@@ -174,6 +174,7 @@ pub fn prepare_options(recipe: &Recipe, rate: u32) -> PrepareOptions {
         cache: cache_dir(recipe),
         threads: PREPARE_THREADS,
         rate,
+        edits: Edits { loudness: recipe.data.loudness, trim: recipe.data.trim },
     }
 }
 

@@ -47,7 +47,9 @@ use crate::size::ByteSize;
 pub use average::{Average, Unbiased};
 pub use batch::Batch;
 pub use family::{Defaults, Settled};
-pub use forms::{Checkpoint, DeviceChoice, Length, Level, MicroBatch, Outside, Sample, UpdateAt, Validation};
+pub use forms::{
+    Checkpoint, DeviceChoice, Length, Level, MicroBatch, Outside, Sample, TRIM, UpdateAt, Validation,
+};
 pub use offload::{Activations, Offload};
 pub use optimizer::OptimizerChoice;
 pub use origins::Origins;
@@ -259,6 +261,14 @@ pub struct Data {
     /// Clips outside these limits: `skip`, `cut` or `refuse`.
     #[serde(default)]
     pub outside: Outside,
+    /// Loudness that clips are brought to while they are prepared, in LUFS (ITU-R BS.1770-4), from -40 to -5: -23 is EBU R128's. One gain
+    /// for a clip, no larger than its peak allows. The files stay as they are. Absent: clips are as loud as their files.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub loudness: Option<f64>,
+    /// Leave out the silence before and after speech while clips are prepared, but for so many seconds, from 0 to 1; `true`: 0.1. The
+    /// files stay as they are. Not for music. Absent: clips are as long as their files.
+    #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "forms::trim")]
+    pub trim: Option<f64>,
     /// Validation clips: a list of names, `{share: X}` of the clips by a hash of the name, or `{file: metadata_eval.csv}`, those that
     /// another metadata file of the data folder describes.
     #[serde(default)]
@@ -286,6 +296,8 @@ impl Recipe {
                 min_seconds: default::min_seconds(),
                 max_seconds: default::max_seconds(),
                 outside: Outside::default(),
+                loudness: None,
+                trim: None,
                 validation: Validation::default(),
                 cache: None,
             },

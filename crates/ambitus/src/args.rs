@@ -316,6 +316,13 @@ pub struct TrainArgs {
     /// Longest clip in seconds
     #[arg(long)]
     pub max_seconds: Option<f64>,
+    /// Bring every clip to this loudness while it is prepared, in LUFS (-23 is usual), as far as its peak allows. Files stay as they are
+    #[arg(long, value_name = "LUFS", allow_negative_numbers = true)]
+    pub loudness: Option<f64>,
+    /// Leave out silence before and after speech, but for so many seconds (--trim=0.2) [default without a number: 0.1]. Files stay as
+    /// they are; not for music
+    #[arg(long, value_name = "SECONDS", num_args = 0..=1, require_equals = true)]
+    pub trim: Option<Option<f64>>,
     /// Peak learning rate [default: the family's; for adapters (--lora) 1e-4]
     #[arg(long)]
     pub learning_rate: Option<f64>,

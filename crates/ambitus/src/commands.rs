@@ -144,6 +144,8 @@ pub fn options(a: &TrainArgs, r: &mut Recipe) -> Vec<String> {
     keys.set("ema", &flag(a.ema || a.no_ema), |()| r.ema = Some(a.ema.into()));
     keys.set("samples", &flag(a.no_samples), |()| r.samples = Some(recipe::Samples::Off));
     keys.set("data.max_seconds", &a.max_seconds, |seconds| r.data.max_seconds = seconds);
+    keys.open("data.loudness", &a.loudness, &mut r.data.loudness);
+    keys.set("data.trim", &a.trim, |kept| r.data.trim = Some(kept.unwrap_or(recipe::TRIM)));
     keys.open("learning_rate", &a.learning_rate, &mut r.learning_rate);
     keys.set("seed", &a.seed, |seed| r.seed = seed);
     keys.set("freeze", &flag(!a.freeze.is_empty()), |()| r.freeze.clone_from(&a.freeze));

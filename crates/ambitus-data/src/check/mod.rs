@@ -6,7 +6,6 @@
 //! 8 bytes for every 16 ms. Nothing depends on the number of threads.
 
 mod doubles;
-mod loudness;
 mod pass;
 mod rate;
 mod robust;

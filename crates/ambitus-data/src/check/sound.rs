@@ -1,12 +1,12 @@
 //! A clip's sound: loudness, clipping, offset, noise, and what is at its ends.
 
-use super::loudness::Loudness;
 use super::robust::quantile;
 use super::{Issue, Kind, doubles};
 use crate::audio::{AudioInput, AudioReader, AudioStats};
 use crate::cut::Heard;
 use crate::cut::activity::{self, Frame, SECONDS};
 use crate::error::DataError;
+use crate::loudness::Loudness;
 
 /// Share of samples in runs at the peak that is clipping, and a run that is alone.
 const CLIPPED: (f64, u32) = (1e-4, 8);

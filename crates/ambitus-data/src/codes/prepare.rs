@@ -90,7 +90,11 @@ impl Frames {
         let frames = self.of(options.most_samples() as usize);
         let numbers = (self.codebooks * frames) as u64 + options.most_chars();
         // Vectors grow by doubling. Of samples: all, and those between silences. Of codes: by codebook, one after another, file image.
-        let thread = READER_BYTES as u64 + 4 * 4 * options.most_samples() + 2 * 3 * 4 * numbers + (4 << 20);
+        let thread = READER_BYTES as u64
+            + 4 * 4 * options.most_samples()
+            + 2 * 3 * 4 * numbers
+            + (4 << 20)
+            + options.edit_bytes();
         options.threads.max(1) as u64 * thread
     }
 }

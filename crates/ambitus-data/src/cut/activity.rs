@@ -4,8 +4,6 @@
 //! (docs/decisions/0038-cutting.md), it finds them in noise and under music, but says that speech ends some 100 ms late, and early
 //! where a sound fades. So the level goes with it, by which edges are found more exactly where noise allows.
 
-use std::path::Path;
-
 use earshot::Detector;
 
 use super::Heard;
@@ -57,8 +55,8 @@ impl Frame {
 }
 
 /// Decodes a whole recording, which finds whatever is wrong with it, for its length and its peak.
-pub(super) fn measure(path: &Path, go_on: &dyn Fn(f64) -> bool) -> Result<Heard, DataError> {
-    let mut reader = AudioReader::open(path)?;
+pub(crate) fn measure(input: &AudioInput, go_on: &dyn Fn(f64) -> bool) -> Result<Heard, DataError> {
+    let mut reader = AudioReader::read(input.clone())?;
     let rate = reader.info().rate;
     while reader.next_chunk()?.is_some() {
         if !go_on(reader.stats().frames as f64 / f64::from(rate)) {

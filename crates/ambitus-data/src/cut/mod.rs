@@ -7,7 +7,7 @@
 //! hour of sound, and the transcript.
 
 pub(crate) mod activity;
-mod pauses;
+pub(crate) mod pauses;
 mod plan;
 mod recordings;
 mod table;

@@ -21,7 +21,7 @@ const CLICK: f64 = 0.1;
 
 /// Returns the stretches of speech, in order, with a pause of at least [`SHORTEST`] between any two. Where one is longer than
 /// `most` seconds, pauses are looked for in it with less reserve.
-pub(super) fn speech(frames: &[Frame], most: f64) -> Vec<Span> {
+pub(crate) fn speech(frames: &[Frame], most: f64) -> Vec<Span> {
     let all = (0, frames.len());
     let spans = between(&quiet(frames, SHORTEST, |frame| frame.score() < QUIET), all);
     let spans = within_long(

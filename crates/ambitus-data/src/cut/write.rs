@@ -152,9 +152,9 @@ fn plan<'a>(recording: &'a Recording, options: &Options) -> Result<Planned<'a>, 
     let expected = AudioReader::open(path)?.info();
     let expected = expected.frames.map(|n| n as f64 / f64::from(expected.rate));
     let share = |seconds: f64| expected.map_or(f64::NAN, |all| seconds / all);
-    let heard = activity::measure(path, &|at| (options.progress)(path, "reading", share(at)))?;
+    let input = AudioInput::File(path.to_owned());
+    let heard = activity::measure(&input, &|at| (options.progress)(path, "reading", share(at)))?;
     let seconds = heard.seconds();
-    let input = AudioInput::File(path.clone());
     // Before it is listened to, which takes longer.
     let segments = recording.transcript.as_deref().map(|of| transcripts::read(of, seconds)).transpose()?;
     let frames = activity::listen(&input, &heard, &|at| (options.progress)(path, "listening", at / seconds))?;

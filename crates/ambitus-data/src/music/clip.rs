@@ -229,7 +229,7 @@ mod tests {
     use super::*;
 
     fn facts() -> Facts {
-        let measured = Measured { seconds: 40.0, rms: 0.1, peak: 0.5, clipped: false, trimmed: false };
+        let measured = Measured { seconds: 40.0, rms: 0.1, peak: 0.5, ..Measured::default() };
         Facts { key: [7; 32], states: [9; 32], measured }
     }
 

@@ -4,10 +4,10 @@ use std::sync::{Mutex, PoisonError};
 
 use super::prepare::{LONGEST, MusicOptions};
 use super::{Codec, Sound};
-use crate::audio::{AudioInput, AudioReader, Resampler};
+use crate::audio::{AudioInput, AudioReader};
 use crate::error::DataError;
 use crate::measured::Measured;
-use crate::prepare::{Cause, Levels, Made, PrepareOptions, SILENT_LEVEL};
+use crate::prepare::{Cause, Edit, Gauge, Made, PrepareOptions, SILENT_LEVEL, Stream};
 use crate::rng::SplitMix;
 use crate::sources::Entry;
 
@@ -57,26 +57,42 @@ impl Hearing<'_> {
         &'s self,
         audio: &AudioInput,
         entry: &'s Entry,
-        channel: usize,
+        (channel, edit): (usize, &Edit),
     ) -> Result<Sounding<'s>, Unheard> {
         let mut reader = AudioReader::read(audio.clone()).map_err(Unheard::of_sound)?;
         if self.music.channels > 1 {
             reader = reader.of_channel(channel);
         }
         let rate = self.options.rate;
-        let resampler = Some(Resampler::new(reader.info().rate, rate));
-        let levels = Levels::default();
         Ok(Sounding {
-            reader,
-            resampler,
+            stream: Stream::new(reader, rate, edit),
+            ended: false,
             rate,
             longest: self.music.longest,
-            levels,
-            total: 0,
             told: 0,
             within: self.within,
             name: &entry.name,
         })
+    }
+
+    /// Returns what is done with a file: one gain for all of its channels.
+    fn edit(&self, audio: &AudioInput, entry: &Entry) -> Result<Edit, Unheard> {
+        let mut edit = Edit::NONE;
+        let Some(target) = self.options.edits.loudness else { return Ok(edit) };
+        let mut all: Option<Gauge> = None;
+        for channel in 0..self.music.channels {
+            let mut sound = self.sound(audio, entry, (channel, &Edit::NONE))?;
+            let mut gauge = Gauge::new(self.options.rate);
+            while let Some(samples) = sound.next().map_err(Unheard::of_sound)? {
+                gauge.push(&samples);
+            }
+            match &mut all {
+                Some(all) => all.add(&gauge),
+                None => all = Some(gauge),
+            }
+        }
+        all.iter().for_each(|gauge| edit.level(target, gauge));
+        Ok(edit)
     }
 
     /// Encodes one channel of a sound.
@@ -129,11 +145,11 @@ impl Hearing<'_> {
     }
 
     /// Returns what was measured of a file of so many samples, from all of its channels: it is silent where all are.
-    fn measured(&self, samples: u64, channels: Vec<Sounding<'_>>) -> Result<Measured, Unheard> {
+    fn measured(&self, samples: u64, channels: Vec<Sounding<'_>>, edit: &Edit) -> Result<Measured, Unheard> {
         let seconds = self.seconds(samples)?;
         let (mut energy, mut loudest, mut peak, mut clipped) = (0.0, 0.0_f64, 0.0_f32, false);
         let count = channels.len();
-        for mut channel in channels {
+        for Sounding { stream: mut channel, .. } in channels {
             channel.levels.finish();
             energy += channel.levels.energy / count as f64;
             loudest = loudest.max(channel.levels.loudest);
@@ -144,20 +160,21 @@ impl Hearing<'_> {
         if loudest < SILENT_LEVEL {
             return Err(Unheard::Clip(Made::silent(peak)));
         }
-        let rms = (energy / samples as f64).sqrt() as f32;
-        Ok(Measured { seconds, rms, peak, clipped, trimmed: false })
+        let rms = edit.gain * (energy / samples as f64).sqrt() as f32;
+        Ok(Measured { seconds, rms, peak: edit.gain * peak, clipped, trimmed: false, edited: edit.edited })
     }
 
     /// Encodes all of a file.
     pub(super) fn whole(&self, audio: &AudioInput, entry: &Entry) -> Result<Heard, Unheard> {
         let (mut layers, mut sounds, mut samples) = (Vec::new(), Vec::new(), 0);
+        let edit = self.edit(audio, entry)?;
         for channel in 0..self.music.channels {
-            let mut sound = self.sound(audio, entry, channel)?;
+            let mut sound = self.sound(audio, entry, (channel, &edit))?;
             layers.push(self.encode(entry, &mut || sound.next())?);
-            samples = sound.total;
+            samples = sound.stream.total;
             sounds.push(sound);
         }
-        let measured = self.measured(samples, sounds)?;
+        let measured = self.measured(samples, sounds, &edit)?;
         let mut codes = Vec::new();
         self.join(entry, &layers, samples as usize, &mut codes)?;
         Ok(Heard { measured, ends: vec![self.frames(samples as usize) as u32], codes })
@@ -171,10 +188,12 @@ impl Hearing<'_> {
         (count, seed): (usize, u64),
         key: &[u8; 32],
     ) -> Result<Heard, Unheard> {
-        let mut sound = self.sound(audio, entry, 0)?;
+        let mut sound = self.sound(audio, entry, (0, &Edit::NONE))?;
         while sound.next().map_err(Unheard::of_sound)?.is_some() {}
-        self.seconds(sound.total)?;
-        let samples = sound.total as usize;
+        self.seconds(sound.stream.total)?;
+        let samples = sound.stream.total as usize;
+        drop(sound);
+        let edit = self.edit(audio, entry)?;
         let (frames, frame) = (self.frames(samples), self.music.frames.samples);
         let room = frames.saturating_sub(self.segment);
         let content = u64::from_le_bytes(std::array::from_fn(|i| key[i]));
@@ -185,7 +204,7 @@ impl Hearing<'_> {
         let mut channels: Vec<Vec<Vec<Vec<u32>>>> = vec![Vec::new(); count];
         let mut sounds = Vec::new();
         for channel in 0..self.music.channels {
-            let mut sound = self.sound(audio, entry, channel)?;
+            let mut sound = self.sound(audio, entry, (channel, &edit))?;
             let mut pieces: Vec<_> = ranges.iter().map(|range| Vec::with_capacity(range.len())).collect();
             let mut at = 0;
             while let Some(samples) = sound.next().map_err(Unheard::of_sound)? {
@@ -203,7 +222,7 @@ impl Hearing<'_> {
                 channels.push(self.encode(entry, &mut || Ok(piece.take()))?);
             }
         }
-        let measured = self.measured(samples as u64, sounds)?;
+        let measured = self.measured(samples as u64, sounds, &edit)?;
         let (mut codes, mut ends) = (Vec::new(), Vec::new());
         for (range, channels) in ranges.iter().zip(&channels) {
             self.join(entry, channels, range.len(), &mut codes)?;
@@ -215,15 +234,12 @@ impl Hearing<'_> {
 
 /// A channel of a file that is being read.
 struct Sounding<'a> {
-    reader: AudioReader,
-    /// Until the end.
-    resampler: Option<Resampler>,
+    stream: Stream,
+    ended: bool,
     rate: u32,
     /// Seconds that a file may have.
     longest: f64,
-    levels: Levels,
-    /// Samples so far, and when it was last said.
-    total: u64,
+    /// When it was last said how far it is, in samples.
     told: u64,
     within: &'a (dyn Fn(&str) -> bool + Sync),
     name: &'a str,
@@ -232,28 +248,21 @@ struct Sounding<'a> {
 impl Sounding<'_> {
     /// Returns the next samples at the pass' rate.
     fn next(&mut self) -> Result<Option<Vec<f32>>, DataError> {
-        let Some(resampler) = &mut self.resampler else { return Ok(None) };
-        let mut samples = Vec::new();
-        match self.reader.next_chunk()? {
-            Some(chunk) => resampler.push(chunk, &mut samples),
-            None => {
-                if let Some(resampler) = self.resampler.take() {
-                    resampler.finish(&mut samples);
-                }
-            }
+        if self.ended {
+            return Ok(None);
         }
-        self.total += samples.len() as u64;
-        self.levels.push(&samples);
-        self.levels.loud.clear();
-        let rate = u64::from(self.rate);
-        if self.total as f64 > self.longest * f64::from(self.rate) {
+        let mut samples = Vec::new();
+        self.ended = !self.stream.next(&mut samples)?;
+        self.stream.levels.loud.clear();
+        let (rate, total) = (u64::from(self.rate), self.stream.total);
+        if total as f64 > self.longest * f64::from(self.rate) {
             return Err(DataError::Invalid(match self.longest < LONGEST {
                 true => "longer than its header says; write it anew (sox FILE NEW.wav)".to_owned(),
                 false => format!("longer than {} hours; split the file", LONGEST / 3600.0),
             }));
         }
-        if self.total - self.told >= LISTENS * rate {
-            self.told = self.total;
+        if total - self.told >= LISTENS * rate {
+            self.told = total;
             if !(self.within)(self.name) {
                 return Err(DataError::Stopped);
             }

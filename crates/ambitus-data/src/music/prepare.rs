@@ -112,7 +112,11 @@ impl MusicOptions<'_> {
             }
         };
         // Vectors grow by doubling. Of codes: by codebook, by frame, and the file's image.
-        let thread = READER_BYTES as u64 + 4 * 4 * codes + sound + (4 << 20);
+        let thread = READER_BYTES as u64
+            + 4 * 4 * codes
+            + sound
+            + (4 << 20)
+            + options.edits.bytes(self.channels as f64 * self.longest);
         options.threads.max(1) as u64 * thread
     }
 
@@ -326,7 +330,7 @@ pub fn music_lengths(
         };
         if let Some((kept, rows, seconds)) = of() {
             made.seconds.push(seconds.min(options.limits.max_seconds));
-            let measured = Measured { seconds, rms: 0.0, peak: 0.0, clipped: false, trimmed: false };
+            let measured = Measured { seconds, ..Measured::default() };
             let clip = ClipMeta {
                 name: entry.name.clone(),
                 frames: rows.own as u32,

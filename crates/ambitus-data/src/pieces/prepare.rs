@@ -38,7 +38,8 @@ impl PiecesOptions<'_> {
         let samples = options.most_samples();
         let numbers = frame.map_or(0, |frame| samples.div_ceil(frame as u64)) + options.most_chars();
         // Vectors grow by doubling. Of samples: all, and those between silences, or the file that they are written to.
-        let thread = READER_BYTES as u64 + 4 * 4 * samples + 3 * 4 * numbers + (4 << 20);
+        let thread =
+            READER_BYTES as u64 + 4 * 4 * samples + 3 * 4 * numbers + (4 << 20) + options.edit_bytes();
         options.threads.max(1) as u64 * thread
     }
 

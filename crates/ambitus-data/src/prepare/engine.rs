@@ -3,21 +3,28 @@
 //! Clips are taken in the order of their names, a few at a time, and what becomes of each goes to disk in that order. What stays in memory
 //! is a row of the index.
 
+use std::io::Write;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 use super::pass::{Framing, Taken, take};
 use super::{Policy, PrepareOptions, Progress};
+use crate::atomic;
 use crate::audio::AudioInput;
 use crate::error::DataError;
+use crate::files;
 use crate::index::ClipMeta;
-use crate::measured::Measured;
+use crate::measured::{Edited, Measured};
 use crate::outcomes::{Cause, Problem, Verdict};
 use crate::sources::{Entry, Feed, Source};
 
 /// Clips of a worker that are taken before the next are: what may wait for a slow one.
 const AHEAD: usize = 64;
+
+/// Of the files that say what was changed about a clip's sound, and their most bytes.
+const EDITED_EXTENSION: &str = "edited";
+const MOST_EDITED: u64 = 4096;
 
 /// A clip file, made or found.
 #[derive(Debug, Clone)]
@@ -218,6 +225,7 @@ fn judge<M: Make>(
     };
     let file = ClipMeta::file_name(&key, M::EXTENSION);
     let path = options.cache.join(&file);
+    let beside = options.cache.join(ClipMeta::file_name(&key, EDITED_EXTENSION));
     let usable = |found: Found, cached: bool| match found.outside {
         Some(reason) => outside(reason),
         None => {
@@ -231,24 +239,45 @@ fn judge<M: Make>(
                 file,
                 key: blake3::Hash::from_bytes(key).to_hex().to_string(),
             };
-            Ok((Verdict::Ok { cached }, Some(meta)))
+            Ok((Verdict::Ok { cached, edited: found.measured.edited.unwrap_or_default() }, Some(meta)))
         }
     };
     if path.exists()
-        && let Some(found) = maker.cached(&text, &path, &key)
+        && let Some(mut found) = maker.cached(&text, &path, &key)
+        && let Some(edited) = if options.edits.any() { read_edited(&beside, &key).map(Some) } else { Some(None) }
         // The limits are not part of the key: a narrower limit must not use a longer clip from before.
         && (limits.min_seconds..=limits.max_seconds).contains(&found.measured.seconds)
     {
+        found.measured.edited = edited;
         return usable(found, true);
     }
     match maker.make(text, entry, audio, (&path, &key))? {
-        Made::Clip(found) => usable(found, false),
+        Made::Clip(found) => {
+            if let Some(edited) = &found.measured.edited {
+                write_edited(&beside, &key, edited)?;
+            }
+            usable(found, false)
+        }
         Made::Outside(reason) => outside(reason),
         Made::Bad(problem) => bad(problem),
     }
 }
 
-/// Returns the content key: audio bytes, cutting, and what the maker adds.
+/// Writes what was changed about a clip.
+fn write_edited(path: &Path, key: &[u8; 32], edited: &Edited) -> Result<(), DataError> {
+    let key = blake3::Hash::from_bytes(*key).to_hex().to_string();
+    let json = serde_json::to_vec(&(key, edited)).map_err(|e| DataError::io(path, e.into()))?;
+    atomic::write(path, |file| file.write_all(&json))
+}
+
+/// Returns what was changed about the clip with this key, where that is known.
+fn read_edited(path: &Path, key: &[u8; 32]) -> Option<Edited> {
+    let bytes = files::read_bytes(path, MOST_EDITED).ok()?;
+    let (found, edited): (String, Edited) = serde_json::from_slice(&bytes).ok()?;
+    (found == blake3::Hash::from_bytes(*key).to_hex().as_str()).then_some(edited)
+}
+
+/// Returns the content key: audio bytes, cutting, edits, and what the maker adds.
 fn key<M: Make>(
     maker: &M,
     options: &PrepareOptions,
@@ -261,6 +290,7 @@ fn key<M: Make>(
     if options.policy == Policy::Cut {
         key.update(&options.limits.max_seconds.to_le_bytes());
     }
+    options.edits.key(&mut key);
     key.update(audio.as_bytes());
     maker.key(text, entry, &mut key);
     *key.finalize().as_bytes()

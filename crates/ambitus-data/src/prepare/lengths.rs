@@ -4,7 +4,7 @@
 use std::path::Path;
 
 use super::pass::{Framing, MelFrames, Taken, WaveFrames, take};
-use super::{Policy, PrepareOptions, Progress, most_text_ids};
+use super::{Edits, Policy, PrepareOptions, Progress, most_text_ids};
 use crate::error::DataError;
 use crate::index::{ClipIndex, ClipMeta, read_index};
 use crate::measured::Measured;
@@ -144,6 +144,9 @@ pub(crate) fn lengths<F: Framing>(
     of: impl Fn(&Entry, usize, &Measured) -> Option<Length>,
 ) -> Result<Lengths, DataError> {
     options.check()?;
+    // A gain changes no length.
+    let edits = Edits { loudness: None, ..options.edits };
+    let options = &PrepareOptions { edits, ..options.clone() };
     let mut made = Lengths { index: ClipIndex::new(&options.cache, EXTENSION), seconds: Vec::new() };
     let (mut feed, mut outside, mut first) = (Feed::default(), 0, Vec::new());
     for (i, entry) in source.entries().enumerate() {

@@ -5,10 +5,12 @@
 //! those that are still too long, because audio can be cut anywhere but its transcript cannot be cut with it. Clips that
 //! are too short are left out by `cut` as well.
 //!
-//! A prepared clip is one file, named by the content it was made from (audio bytes, text, tokenizer, mel, cutting), and
+//! A prepared clip is one file, named by the content it was made from (audio bytes, text, tokenizer, mel, cutting, edits), and
 //! appears whole or not at all. So an interrupted pass continues where it stopped, a changed file is prepared again, and
 //! a damaged cache file is replaced.
 
+mod changes;
+mod edits;
 mod engine;
 mod lengths;
 mod pass;
@@ -21,12 +23,15 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 pub(crate) use crate::outcomes::Problem;
+pub(crate) use edits::{Edit, Gauge, Stream};
 pub(crate) use engine::{Found, Made, Make, make_all, make_whole};
 pub(crate) use lengths::{Length, lengths};
-pub(crate) use pass::{Levels, SILENT_LEVEL, WaveFrames};
+pub(crate) use pass::{SILENT_LEVEL, WaveFrames};
 pub(crate) use record::Record;
 
 pub use crate::outcomes::{Cause, Outcome, Outcomes, Verdict};
+pub use changes::Changes;
+pub use edits::{Edits, LOUDNESS, MOST_SILENCE};
 pub use lengths::{Lengths, mel_lengths, speech_lengths};
 pub use summary::{ADVISED_MINUTES, LOUD_RMS, Named, Summary};
 
@@ -89,6 +94,8 @@ pub struct PrepareOptions {
     pub threads: usize,
     /// Of the audio that clips are made of, Hz: the model's. Files of other rates are resampled.
     pub rate: u32,
+    /// What is changed about the sound of clips.
+    pub edits: Edits,
 }
 
 /// Returns the most ids of a spoken text: as many as the longest clip has of audio. One clip with more would make every
@@ -111,7 +118,7 @@ impl PrepareOptions {
     /// thread.
     pub fn fixed_bound(&self, tokenizer: &Tokenizer) -> u64 {
         let clip = self.most_mel_frames() * MELS as u64 * 4;
-        let thread = READER_BYTES as u64 + 3 * clip + (1 << 20);
+        let thread = READER_BYTES as u64 + 3 * clip + (1 << 20) + self.edit_bytes();
         self.threads.max(1) as u64 * thread + tokenizer.dictionary_bytes()
     }
 
@@ -130,6 +137,16 @@ impl PrepareOptions {
     /// Returns the samples of the longest clip.
     pub(crate) fn most_samples(&self) -> u64 {
         (self.limits.max_seconds * f64::from(self.rate)) as u64
+    }
+
+    /// Returns the most samples of a file of which the loudness is measured.
+    pub(crate) fn most_measured(&self) -> u64 {
+        (MAX_CLIP_SECONDS * f64::from(self.rate)) as u64
+    }
+
+    /// Returns the bytes of a thread that finding what to change about a clip takes.
+    pub(crate) fn edit_bytes(&self) -> u64 {
+        self.edits.bytes(MAX_CLIP_SECONDS)
     }
 
     /// Returns the mel frames of the longest clip.
@@ -188,7 +205,7 @@ impl PrepareOptions {
                 self.rate
             )));
         }
-        Ok(())
+        self.edits.check()
     }
 }
 

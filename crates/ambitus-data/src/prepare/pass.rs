@@ -3,8 +3,9 @@
 
 use std::collections::VecDeque;
 
+use super::edits::{Edit, Stream};
 use super::{Policy, PrepareOptions};
-use crate::audio::{AudioInput, AudioReader, Resampler};
+use crate::audio::{AudioInput, AudioReader};
 use crate::error::{AudioFault, DataError};
 use crate::measured::Measured;
 use crate::mel::{self, HOP, MELS, MelStream};
@@ -93,43 +94,49 @@ pub(super) enum Taken {
 
 pub(super) fn take<F: Framing>(input: AudioInput, options: &PrepareOptions) -> Result<Taken, DataError> {
     let name = input.name().to_owned();
-    let mut reader = AudioReader::read(input)?;
+    let mut reader = AudioReader::read(input.clone())?;
     let info = reader.info();
-    let PrepareOptions { limits, rate, .. } = options;
+    let PrepareOptions { limits, rate, edits, .. } = options;
     let cut = options.policy == Policy::Cut;
     let too_long =
         |seconds: f64| Taken::Outside(format!("{seconds:.1} s, longer than {} s", limits.max_seconds));
-    if let Some(frames) = info.frames.filter(|_| !cut) {
+    // Of what is trimmed, the file's length is not the clip's.
+    if let Some(frames) = info.frames.filter(|_| !cut && edits.trim.is_none()) {
         let seconds = frames as f64 / f64::from(info.rate);
         if seconds > limits.max_seconds {
             return Ok(too_long(seconds));
         }
     }
     let max_samples = options.most_samples();
+    let mut edit = Edit::NONE;
+    if edits.any() {
+        // One reader at a time is what memory is planned for.
+        drop(reader);
+        edit = match edits.find(&input, *rate, options.most_measured())? {
+            Ok(edit) => edit,
+            Err(reason) => return Ok(Taken::Outside(reason)),
+        };
+        reader = AudioReader::read(input)?;
+    }
     let margin = (rate / TRIM_MARGIN).div_ceil(HOP as u32) as usize;
     let mut keeper = Keeper::new(F::WIDTH, F::frames(max_samples) as usize, cut.then_some(margin));
-    let mut resampler = Resampler::new(info.rate, *rate);
+    let mut sound = Stream::new(reader, *rate, &edit);
     let mut stream = F::default();
-    let mut total = 0u64;
-    let mut levels = Levels::default();
     let (mut samples, mut rows) = (Vec::new(), Vec::new());
-    while let Some(chunk) = reader.next_chunk()? {
+    loop {
         samples.clear();
-        resampler.push(chunk, &mut samples);
-        total += samples.len() as u64;
-        levels.push(&samples);
+        let more = sound.next(&mut samples)?;
         stream.push(&samples, &mut rows);
-        keeper.push(&mut rows, &mut levels);
-        if !cut && total > max_samples {
+        if !more {
+            break;
+        }
+        keeper.push(&mut rows, &mut sound.levels);
+        if !cut && sound.total > max_samples {
             return Ok(Taken::Outside(format!("longer than {} s", limits.max_seconds)));
         }
     }
-    samples.clear();
-    resampler.finish(&mut samples);
-    total += samples.len() as u64;
-    levels.push(&samples);
+    let Stream { reader, mut levels, total, .. } = sound;
     levels.finish();
-    stream.push(&samples, &mut rows);
     let seconds = options.seconds(total);
     if seconds < limits.min_seconds {
         return Ok(Taken::Outside(format!("{seconds:.2} s, shorter than {} s", limits.min_seconds)));
@@ -142,10 +149,11 @@ pub(super) fn take<F: Framing>(input: AudioInput, options: &PrepareOptions) -> R
     }
     let mut measured = Measured {
         seconds,
-        rms: (levels.energy / total as f64).sqrt() as f32,
-        peak: stats.peak,
+        rms: edit.gain * (levels.energy / total as f64).sqrt() as f32,
+        peak: edit.gain * stats.peak,
         clipped: stats.clipped_runs > 0,
         trimmed: false,
+        edited: edit.edited,
     };
     if total <= max_samples {
         return Ok(Taken::Clip { rows: keeper.whole, measured });

@@ -31,7 +31,11 @@ impl Record {
         options: &PrepareOptions,
     ) -> Result<Self, DataError> {
         let outcomes = problems.copy(&options.cache)?;
-        Ok(Self { outcomes, index: IndexWriter::new(&options.cache, extension)?, tally: Tally::default() })
+        Ok(Self {
+            outcomes,
+            index: IndexWriter::new(&options.cache, extension)?,
+            tally: Tally::new(options.edits),
+        })
     }
 
     /// Returns a record of clips that are already tokenised.

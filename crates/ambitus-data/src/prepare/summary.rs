@@ -5,6 +5,8 @@ use std::fmt;
 
 use serde::Serialize;
 
+use super::changes::Changes;
+use super::edits::Edits;
 use crate::error::many;
 use crate::index::ClipMeta;
 use crate::outcomes::{Cause, Outcome, Outcomes, Verdict};
@@ -52,6 +54,9 @@ pub struct Summary {
     pub silent: Named,
     /// Usable clips that lost silence at their ends to fit the limit.
     pub trimmed: Named,
+    /// What was changed about the sound of usable clips, where that was asked for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub edits: Option<Changes>,
     /// Tokens of all transcripts.
     pub tokens: u64,
     /// Of these, not in the vocabulary.
@@ -72,7 +77,7 @@ pub struct Named {
 }
 
 impl Named {
-    fn add(&mut self, name: &str) {
+    pub(super) fn add(&mut self, name: &str) {
         self.count += 1;
         if self.first.len() < NAMED {
             self.first.push(name.to_owned());
@@ -137,10 +142,17 @@ pub(crate) struct Tally {
     clipped: Named,
     silent: Named,
     trimmed: Named,
+    asked: Edits,
+    changes: Changes,
     tokens: u64,
 }
 
 impl Tally {
+    /// Returns an empty summary of clips of which that is changed.
+    pub(crate) fn new(asked: Edits) -> Self {
+        Self { asked, ..Self::default() }
+    }
+
     /// Returns an empty summary of clips that are already tokenised.
     pub(crate) fn of_ids() -> Self {
         Self { ids: Some(Vec::new()), ..Self::default() }
@@ -161,6 +173,7 @@ impl Tally {
                 of.add(&clip.name);
             }
         }
+        self.changes.add(&self.asked, clip);
     }
 
     pub(crate) fn outcome(&mut self, outcome: &Outcome) {
@@ -208,6 +221,7 @@ impl Tally {
             clipped: self.clipped,
             silent: self.silent,
             trimmed: self.trimmed,
+            edits: self.asked.any().then_some(self.changes),
             tokens: self.tokens,
             missing: unknown.missing,
             unknown: unknown.ranked(),
@@ -299,6 +313,9 @@ impl fmt::Display for Summary {
                     if named.count > 1 { ", ..." } else { "" }
                 )?;
             }
+        }
+        if let Some(changes) = &self.edits {
+            write!(f, "{changes}")?;
         }
         if self.missing > 0 {
             let shown: Vec<String> =

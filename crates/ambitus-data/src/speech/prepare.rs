@@ -58,7 +58,8 @@ impl SpeechOptions {
         let ids = 2 * most_text_ids(options) + WRAPPERS as u64;
         // Vectors grow by doubling. Of samples: all, and those between silences. Of ids: codes, ids before and after
         // frames were dropped, labels, file image.
-        let thread = READER_BYTES as u64 + 4 * 4 * samples + 2 * 6 * 4 * ids + (4 << 20);
+        let thread =
+            READER_BYTES as u64 + 4 * 4 * samples + 2 * 6 * 4 * ids + (4 << 20) + options.edit_bytes();
         options.threads.max(1) as u64 * thread
     }
 

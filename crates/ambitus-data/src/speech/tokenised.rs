@@ -8,7 +8,7 @@ use super::sequence::{FIRST_AUDIO, IGNORED, LAST_AUDIO};
 use super::token_clip::{self, Facts, MAX_IDS, TokenClip};
 use crate::error::{DataError, many};
 use crate::index::ClipMeta;
-use crate::measured::Measured;
+use crate::measured::{Edited, Measured};
 use crate::mel::SAMPLE_RATE;
 use crate::outcomes::{Cause, Outcome, Verdict};
 use crate::prepare::summary::{Advice, Unknown};
@@ -181,7 +181,7 @@ fn keep(
         file,
         key: blake3::Hash::from_bytes(key).to_hex().to_string(),
     };
-    Ok((Verdict::Ok { cached }, Some(meta)))
+    Ok((Verdict::Ok { cached, edited: Edited::default() }, Some(meta)))
 }
 
 /// Returns a row as a clip; `Err` says what is wrong with it.

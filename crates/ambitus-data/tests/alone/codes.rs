@@ -71,7 +71,14 @@ fn codes() -> CodesOptions<'static> {
 
 fn options(dir: &Path, max_seconds: f64) -> PrepareOptions {
     let limits = Limits { max_seconds, ..Limits::default() };
-    PrepareOptions { limits, policy: Policy::Cut, cache: dir.join("cache"), threads: 1, rate: 44_100 }
+    PrepareOptions {
+        limits,
+        policy: Policy::Cut,
+        cache: dir.join("cache"),
+        threads: 1,
+        rate: 44_100,
+        edits: Default::default(),
+    }
 }
 
 fn write_clip(path: &Path, seconds: f64, i: usize) {

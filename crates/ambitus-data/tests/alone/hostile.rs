@@ -151,6 +151,7 @@ fn long_files_take_no_more_memory_than_short_ones() {
         cache: dir.path().join("cache"),
         threads: 1,
         rate: 24_000,
+        edits: Default::default(),
     };
     let mut peaks = Vec::new();
     for seconds in [30, 600] {
@@ -201,6 +202,7 @@ fn long_files_become_token_clips_in_the_memory_of_short_ones() {
         cache: dir.path().join("cache"),
         threads: 1,
         rate: 24_000,
+        edits: Default::default(),
     };
     let mut peaks = Vec::new();
     for seconds in [30, 600] {

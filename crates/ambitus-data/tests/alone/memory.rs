@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 
 use crate::counting::{ALONE, peak_of};
 use ambitus_data::pack::{self, Capacity, pack};
+use ambitus_data::prepare::Edits;
 use ambitus_data::updates::{Drawn, Set, UpdateSize, Updates};
 use ambitus_data::{
     ClipIndex, DataError, Limits, Policy, PrepareOptions, Prepared, Source, Tokenizer, TokenizerKind,
@@ -12,7 +13,14 @@ use ambitus_data::{
 
 fn options(dir: &Path) -> PrepareOptions {
     let limits = Limits { max_seconds: 1.0, ..Limits::default() };
-    PrepareOptions { limits, policy: Policy::Skip, cache: dir.join("cache"), threads: 1, rate: 24_000 }
+    PrepareOptions {
+        limits,
+        policy: Policy::Skip,
+        cache: dir.join("cache"),
+        threads: 1,
+        rate: 24_000,
+        edits: Default::default(),
+    }
 }
 
 fn bytes() -> Tokenizer {
@@ -79,6 +87,33 @@ fn clips_take_fixed_bytes_each_new_or_from_the_cache() {
         assert!(each <= planned && planned < 320, "{round}: {each} bytes a clip, {planned} planned");
         let held = prepared.index.bytes();
         assert!(held / (MANY as u64) < 100, "{held}");
+    }
+}
+
+/// Of a long file whose voice is brought to a loudness, and of one that is trimmed to a clip or is too long for that: nothing of the sound
+/// that is left out is held.
+#[test]
+fn edits_take_what_is_planned() {
+    let _alone = ALONE.lock().unwrap_or_else(|e| e.into_inner());
+    let dir = tempfile::tempdir().expect("folder");
+    let data = dir.path().join("data");
+    std::fs::create_dir_all(&data).expect("folder");
+    let fixture = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/speech_22k_mono.wav");
+    let voice = ambitus_data::audio::load(&fixture, 24_000, 60.0).expect("a fixture");
+    for (name, silent) in [("short", 0), ("padded", 15), ("long", 700)] {
+        // What is said in less than a twentieth of a file is not heard.
+        let samples = [vec![0.0; silent * 24_000], voice.repeat(3)].concat();
+        wav::write_wav(&data.join(format!("{name}.wav")), &samples, 24_000).expect("written");
+        std::fs::write(data.join(format!("{name}.txt")), "Text.").expect("written");
+    }
+    for (loudness, trim, usable) in [(None, None, 1), (Some(-23.0), None, 1), (Some(-23.0), Some(0.1), 2)] {
+        let mut options = options(&dir.path().join(usable.to_string()));
+        options.limits.max_seconds = 10.0;
+        options.edits = Edits { loudness, trim };
+        let (prepared, peak, planned) = measured(&data, &options);
+        let prepared = prepared.expect("prepared");
+        assert_eq!(prepared.index.len(), usable, "{:?}", prepared.outcomes.odd);
+        assert!(peak <= planned && peak < 6 << 20, "{peak} of {planned}");
     }
 }
 

@@ -53,8 +53,14 @@ fn measured(dir: &Path, n: usize, seconds: f64, text: &str) -> [u64; 2] {
     }
     std::fs::write(data.join("metadata.csv"), lines).expect("written");
     let limits = Limits { max_seconds: seconds + 0.01, ..Limits::default() };
-    let options =
-        PrepareOptions { limits, policy: Policy::Cut, cache: dir.join("cache"), threads: 1, rate: 22_050 };
+    let options = PrepareOptions {
+        limits,
+        policy: Policy::Cut,
+        cache: dir.join("cache"),
+        threads: 1,
+        rate: 22_050,
+        edits: Default::default(),
+    };
     let pieces = PiecesOptions { frame: Some(FRAME), context: false, rows: &rows, spec: "toy-v1" };
     let mut both = [0; 2];
     for cached in [0, n] {

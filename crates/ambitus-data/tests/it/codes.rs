@@ -131,7 +131,14 @@ fn data(dir: &Path) -> PathBuf {
 
 fn options(dir: &Path) -> PrepareOptions {
     let limits = Limits { min_seconds: 0.0, max_seconds: 3.0, ..Limits::default() };
-    PrepareOptions { limits, policy: Policy::Skip, cache: dir.join("cache"), threads: 2, rate: RATE }
+    PrepareOptions {
+        limits,
+        policy: Policy::Skip,
+        cache: dir.join("cache"),
+        threads: 2,
+        rate: RATE,
+        edits: Default::default(),
+    }
 }
 
 /// Prompt, frames and delays; descriptions stand beside them.

@@ -7,6 +7,7 @@ mod codes;
 mod corrections;
 mod cut;
 mod doubts;
+mod edits;
 mod mels;
 mod music;
 mod pack;

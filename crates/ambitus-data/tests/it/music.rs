@@ -119,7 +119,8 @@ fn music(channels: usize, pieces: Pieces) -> MusicOptions<'static> {
 /// Segments of two seconds: 200 frames.
 fn options(cache: &Path) -> PrepareOptions {
     let limits = Limits { min_seconds: 0.5, max_seconds: 2.0, min_chars: 1 };
-    PrepareOptions { limits, policy: Policy::Skip, cache: cache.to_owned(), threads: 2, rate: RATE }
+    let (cache, edits) = (cache.to_owned(), Default::default());
+    PrepareOptions { limits, policy: Policy::Skip, cache, threads: 2, rate: RATE, edits }
 }
 
 fn tone(samples: usize, step: usize) -> Vec<f32> {

@@ -25,6 +25,7 @@ fn options(dir: &Path) -> PrepareOptions {
         cache: dir.join("cache"),
         threads: 2,
         rate: 24_000,
+        edits: Default::default(),
     }
 }
 

@@ -79,7 +79,14 @@ fn write_data(data: &Path) {
 
 fn options(dir: &Path) -> PrepareOptions {
     let limits = Limits { min_seconds: 0.5, max_seconds: 3.0, ..Limits::default() };
-    PrepareOptions { limits, policy: Policy::Skip, cache: dir.join("cache"), threads: 2, rate: RATE }
+    PrepareOptions {
+        limits,
+        policy: Policy::Skip,
+        cache: dir.join("cache"),
+        threads: 2,
+        rate: RATE,
+        edits: Default::default(),
+    }
 }
 
 fn rows(counts: Counts) -> Result<usize, String> {

@@ -284,7 +284,14 @@ fn data(dir: &Path) -> PathBuf {
 
 fn options(dir: &Path) -> PrepareOptions {
     let limits = Limits { max_seconds: 3.0, ..Limits::default() };
-    PrepareOptions { limits, policy: Policy::Skip, cache: dir.join("cache"), threads: 2, rate: 24_000 }
+    PrepareOptions {
+        limits,
+        policy: Policy::Skip,
+        cache: dir.join("cache"),
+        threads: 2,
+        rate: 24_000,
+        edits: Default::default(),
+    }
 }
 
 fn run(

@@ -21,6 +21,7 @@ use ambitus_data::text::{SPIECE_FILE, TOKENIZER_FILE, UNIGRAM_ENCODING_BYTES};
 use ambitus_data::{DataError, PrepareOptions, Source, Unigram};
 use ambitus_models::musicgen::batch::steps;
 use ambitus_models::musicgen::config::{Config, TEXT_TOKENS};
+use ambitus_recipe::recipe::Recipe;
 use std::path::{Path, PathBuf};
 
 /// Version of what is made of codes and text.
@@ -69,6 +70,16 @@ pub(super) fn open_codec(
     )))
 }
 
+/// Refuses what is asked for that is of speech alone.
+fn of_music(recipe: &Recipe) -> Result<(), RunError> {
+    match recipe.data.trim {
+        None => Ok(()),
+        Some(_) => Err(RunError::Usage(
+            "data.trim (--trim): silence is found by where somebody speaks, which music has not: leave it out".to_owned(),
+        )),
+    }
+}
+
 impl Preparer for Music<'_> {
     fn read(&self, job: &Job<'_>, console: &mut dyn Console) -> Result<Made, RunError> {
         let (what, bytes) = self.made(job, console)?;
@@ -77,6 +88,7 @@ impl Preparer for Music<'_> {
 
     /// Returns the bound without reading any text: encoder or codec, the longest file, and what is held of all.
     fn bound<'a>(&'a self, job: &Job<'_>, held: u64) -> Result<Bound<'a>, RunError> {
+        of_music(job.recipe)?;
         let room = Room::new(job, PREPARE_THREADS + job.threads);
         if !self.folder.has_parts() {
             return Ok(Box::new(move |_| room.process));
@@ -128,6 +140,7 @@ impl Music<'_> {
     /// Returns the clips, or only their lengths, and the bound on the memory that preparing them takes.
     fn made<'a>(&self, job: &Job<'_>, console: &mut dyn Console) -> Result<(What, Bound<'a>), RunError> {
         let data = sets(job.recipe)?;
+        of_music(job.recipe)?;
         let room = Room::new(job, PREPARE_THREADS + job.threads);
         let config = &self.folder.config;
         let of_text = self.folder.text_encoder();

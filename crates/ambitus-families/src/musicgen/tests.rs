@@ -103,7 +103,14 @@ fn prepared(dir: &Path, toy: &Toy) -> Arc<ClipIndex> {
     };
     let limits = Limits { max_seconds: SEGMENT as f64 / 50.0, min_seconds: 0.1, ..Limits::default() };
     let cache = dir.join("cache");
-    let options = PrepareOptions { limits, policy: Policy::Skip, cache, threads: 1, rate: 32_000 };
+    let options = PrepareOptions {
+        limits,
+        policy: Policy::Skip,
+        cache,
+        threads: 1,
+        rate: 32_000,
+        edits: Default::default(),
+    };
     let source = Source::read_music(dir, &options.cache, u64::MAX).unwrap();
     let states = CodesOptions {
         description: None,

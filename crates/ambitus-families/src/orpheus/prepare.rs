@@ -140,13 +140,14 @@ fn read<'a>(
             )));
         }
         let of_audio = [
-            (keys.codec.is_some(), "codec (--codec)"),
-            (keys.labels.is_some(), "labels"),
-            (keys.voice.is_some(), "voice"),
+            (keys.codec.is_some(), "orpheus.codec (--codec)"),
+            (keys.labels.is_some(), "orpheus.labels"),
+            (keys.voice.is_some(), "orpheus.voice"),
+            (recipe.data.loudness.or(recipe.data.trim).is_some(), "data.loudness or data.trim"),
         ];
         if let Some((_, key)) = of_audio.into_iter().find(|(given, _)| *given) {
             return Err(RunError::Usage(format!(
-                "orpheus.{key}: has no effect, because {} is tokenised already: leave it out",
+                "{key}: has no effect, because {} is tokenised already: leave it out",
                 dir.display()
             )));
         }

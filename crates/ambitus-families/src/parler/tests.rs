@@ -82,8 +82,14 @@ fn prepared(dir: &Path, cfg: &Config) -> Prepared {
         spec: "toy-v1",
     };
     let cache = dir.join("cache");
-    let options =
-        PrepareOptions { limits: Limits::default(), policy: Policy::Skip, cache, threads: 1, rate: 44_100 };
+    let options = PrepareOptions {
+        limits: Limits::default(),
+        policy: Policy::Skip,
+        cache,
+        threads: 1,
+        rate: 44_100,
+        edits: Default::default(),
+    };
     let source = Source::read_described(dir, None, &options.cache, u64::MAX).unwrap();
     codes::prepare_states(&source, &Toy, (&mut Toy, &[3; 32]), &codes, &options, &|_| true).unwrap();
     codes::prepare_codes(&source, &Toy, (&mut Toy, [3; 32]), &codes, &options, &|_| true).unwrap()

@@ -265,6 +265,10 @@ pub(super) trait Forms<'de>: Sized {
         let _ = n;
         None
     }
+    fn real(x: f64) -> Option<Self> {
+        let _ = x;
+        None
+    }
     fn flag(on: bool) -> Option<Self> {
         let _ = on;
         None
@@ -291,6 +295,9 @@ impl<'de, T: Forms<'de>> de::Visitor<'de> for FormsVisitor<T> {
     }
     fn visit_u64<E: de::Error>(self, n: u64) -> Result<T, E> {
         T::number(n).ok_or_else(|| E::invalid_value(de::Unexpected::Unsigned(n), &self))
+    }
+    fn visit_f64<E: de::Error>(self, x: f64) -> Result<T, E> {
+        T::real(x).ok_or_else(|| E::invalid_type(de::Unexpected::Float(x), &self))
     }
     fn visit_i64<E: de::Error>(self, n: i64) -> Result<T, E> {
         match u64::try_from(n) {
@@ -395,6 +402,27 @@ macro_rules! deserialize_forms {
     )*};
 }
 deserialize_forms!(Checkpoint, MicroBatch, Validation);
+
+/// Seconds of silence that stay where `trim` says no number.
+pub const TRIM: f64 = 0.1;
+
+/// Reads `trim`: seconds, `true` or `false`.
+pub(super) fn trim<'de, D: Deserializer<'de>>(d: D) -> Result<Option<f64>, D::Error> {
+    struct Trim(Option<f64>);
+    impl<'de> Forms<'de> for Trim {
+        const EXPECTED: &'static str = "true, false, or the seconds of silence that stay, as 0.2";
+        fn flag(on: bool) -> Option<Trim> {
+            Some(Trim(on.then_some(TRIM)))
+        }
+        fn number(n: u64) -> Option<Trim> {
+            Some(Trim(Some(n as f64)))
+        }
+        fn real(x: f64) -> Option<Trim> {
+            Some(Trim(Some(x)))
+        }
+    }
+    read(d).map(|Trim(trim)| trim)
+}
 
 /// `sample`: a map, or `false`.
 pub(super) mod sample {

@@ -82,6 +82,10 @@ impl Recipe {
             most > least && most <= MAX_SECONDS,
             "above min_seconds and at most 600",
         )?;
+        let loudness = data.loudness.unwrap_or(-23.0);
+        real("data.loudness", loudness, (-40.0..=-5.0).contains(&loudness), "from -40 to -5 (LUFS)")?;
+        let trim = data.trim.unwrap_or(0.0);
+        real("data.trim", trim, (0.0..=1.0).contains(&trim), "from 0 to 1 (seconds of silence that stay)")?;
         match &data.validation {
             Validation::Share(x) => {
                 real("data.validation.share", *x, (0.0..1.0).contains(x), "a share from 0 to below 1")?

@@ -134,6 +134,45 @@ fn clips_that_do_not_fit_are_refused_before_they_are_prepared() {
 }
 
 #[test]
+fn levels_are_changed_where_asked_and_stay_with_the_run() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let dir = dir.path();
+    let data = voice(dir, 4);
+    let files = || (0..4).map(|i| std::fs::read(data.join(format!("clip0{i}.wav"))).expect("a file"));
+    let before: Vec<Vec<u8>> = files().collect();
+    let recipe = short_recipe(dir, "run", SHORT);
+    let plain = json(dir, &["train", &recipe, "--json"]);
+    let result = json(dir, &["prepare", &recipe, "--json", "--loudness", "-23", "--trim"]);
+    let outcomes = result["outcomes"].as_array().expect("a list");
+    assert_eq!((outcomes.len(), bytes(&result["summary"]["edits"]["levelled"])), (4, 4));
+    for outcome in outcomes {
+        let [was, is] = [0, 1].map(|i| outcome["loudness"][i].as_f64().expect("a number"));
+        assert!((is + 23.0).abs() < 0.1 && (was - is).abs() > 0.1, "{outcome}");
+        assert!(outcome["trimmed"][1].is_number(), "{outcome}");
+    }
+    let (code, shown) = said(dir, &["prepare", &recipe, "--loudness=-23", "--trim=0.2"]);
+    assert!(code == 0 && shown.contains("loudness: 4 clips from ") && shown.contains("trimmed: "), "{shown}");
+
+    let run = ["--run-dir", "levelled", "--loudness", "-23", "--trim=0.2", "--json"];
+    let levelled = json(dir, &[&["train", &*recipe], &run[..]].concat());
+    assert!(bytes(&levelled["peak_rss_bytes"]) <= bytes(&levelled["peak_planned_bytes"]), "{levelled}");
+    assert_ne!(plain["validation_base"], levelled["validation_base"]);
+    let kept = std::fs::read_to_string(dir.join("levelled/recipe.yaml")).expect("kept");
+    assert!(kept.contains("loudness: -23") && kept.contains("trim: 0.2"), "{kept}");
+    assert_eq!(files().collect::<Vec<_>>(), before, "files are only read");
+
+    let (music, data) = (text(&common::musicgen("base")), text(&data));
+    for (args, words) in [
+        (&["plan", "--model", &music, "--data", &data, "--trim"][..], "which music has not"),
+        (&["plan", &recipe, "--loudness", "-3"], "data.loudness: -3 is not from -40 to -5"),
+        (&["plan", &recipe, "--trim=2"], "data.trim: 2 is not from 0 to 1"),
+    ] {
+        let (code, shown) = said(dir, args);
+        assert!(code == 2 && shown.contains(words), "{args:?}: {code}: {shown}");
+    }
+}
+
+#[test]
 fn a_decoder_that_panics_says_nothing() {
     let dir = tempfile::tempdir().expect("a folder");
     let dir = dir.path();

@@ -87,6 +87,15 @@ fn other_forms_are_read() {
     let cheapest = Blocks::Cheapest { values: 2, blocks: 5 };
     assert_eq!(read("checkpoint: values:2+5").checkpoint, Some(Checkpoint(cheapest)));
     assert_eq!(read("sample: false").sample, None);
+    let sound = |more: &str| {
+        let text = format!("model: {{dir: a}}\ndata: {{dir: b, {more}}}");
+        let data = Recipe::parse(&text, "r.yaml").unwrap().0.data;
+        (data.loudness, data.trim)
+    };
+    assert_eq!(sound("loudness: -23, trim: true"), (Some(-23.0), Some(0.1)));
+    assert_eq!(sound("trim: 0.25"), (None, Some(0.25)));
+    assert_eq!(sound("loudness: -16.5, trim: 0"), (Some(-16.5), Some(0.0)));
+    assert_eq!(sound("trim: false"), (None, None));
     assert_eq!(read("batch: {frames: 9}").batch, Some(Batch::Frames(9)));
     assert_eq!(read("batch: {tokens: 9}").batch, Some(Batch::Frames(9)));
     let share = Recipe::parse("model: {dir: a}\ndata: {dir: b, validation: {share: 0}}", "r.yaml").unwrap().0;

@@ -1,4 +1,4 @@
-//! Loudness as ITU-R BS.1770-4 and EBU R128 define it, of one channel: two filters for the ear, blocks of 400 ms, silence left out.
+//! Loudness as ITU-R BS.1770-4 and EBU R128 define it: two filters for the ear, blocks of 400 ms, silence left out.
 
 use std::f64::consts::PI;
 
@@ -41,8 +41,8 @@ impl Filter {
     }
 }
 
-/// Measures samples as they come. Memory: 8 bytes for a tenth of a second.
-pub(super) struct Loudness {
+/// Measures the samples of a channel as they come. Memory: 8 bytes for a tenth of a second.
+pub(crate) struct Loudness {
     filters: [Filter; 2],
     rate: f64,
     /// Mean squares of tenths of a second.
@@ -54,12 +54,12 @@ pub(super) struct Loudness {
 
 impl Loudness {
     /// `rate`: Hz.
-    pub(super) fn new(rate: u32) -> Self {
+    pub(crate) fn new(rate: u32) -> Self {
         let rate = f64::from(rate);
         Self { filters: Filter::of_the_ear(rate), rate, tenths: Vec::new(), sum: 0.0, samples: 0, begun: 0 }
     }
 
-    pub(super) fn push(&mut self, x: f64) {
+    pub(crate) fn push(&mut self, x: f64) {
         self.sum += self.filters.iter_mut().fold(x, |x, filter| filter.next(x)).powi(2);
         self.samples += 1;
         if self.samples as f64 >= (self.tenths.len() + 1) as f64 * 0.1 * self.rate {
@@ -68,8 +68,13 @@ impl Loudness {
         }
     }
 
+    /// Adds another channel of the same sound: loudness is that of all together.
+    pub(crate) fn add(&mut self, channel: &Loudness) {
+        self.tenths.iter_mut().zip(&channel.tenths).for_each(|(all, one)| *all += one);
+    }
+
     /// Returns the integrated loudness, LUFS; none of less than a block, and of silence.
-    pub(super) fn integrated(&self) -> Option<f64> {
+    pub(crate) fn integrated(&self) -> Option<f64> {
         let blocks = self.tenths.windows(TENTHS).map(|of| of.iter().sum::<f64>() / TENTHS as f64);
         let above = |gate: f64| {
             let (n, sum) =
