@@ -12,6 +12,7 @@ use crate::speech::Speaker;
 use crate::tokens::{Reader, Reading};
 use crate::weights::{Weights, architectures};
 use ambitus_data::ClipIndex;
+use ambitus_data::check::Advised;
 use ambitus_ir::StateDecl;
 use ambitus_models::Model;
 use ambitus_recipe::import::Trainer;
@@ -57,6 +58,11 @@ pub trait Family: Sync {
 
     /// Returns what it means by keys that a recipe leaves out: its original project's settings over [`of_model`].
     fn defaults(&self, model: &dyn Model) -> Defaults;
+
+    /// Returns how much of one voice its project or its users advise, where anybody says so.
+    fn advised(&self) -> Option<Advised> {
+        None
+    }
 
     /// Returns how its original project stores weights.
     fn export(&self) -> ExportForm;

@@ -3,7 +3,7 @@
 use crate::hear::Listening;
 use crate::inference::InferenceOptions;
 use ambitus_data::DataError;
-use ambitus_data::check::{self, Fit, Likely, Options};
+use ambitus_data::check::{self, Advised, Fit, Likely, Options};
 use ambitus_data::sources::Sets;
 use ambitus_families::console::Console;
 use ambitus_families::error::RunError;
@@ -41,6 +41,7 @@ pub fn sets(recipe: &Recipe, memory: Option<u64>) -> Result<(Sets, u64), RunErro
 }
 
 /// Checks data sets, which are only read, in so many bytes for the list of their clips; with an ear, their texts as well.
+/// `advised`: for the model that is to be trained.
 ///
 /// # Errors
 /// Data sets of which nothing can be said; a list that is too long; a model that cannot be used; a stop on request.
@@ -48,6 +49,7 @@ pub fn check(
     (sets, room): (&Sets, u64),
     ear: Option<&Ear>,
     threads: usize,
+    advised: Option<Advised>,
     console: &mut dyn Console,
 ) -> Result<Checked, RunError> {
     let console = &Mutex::new(console);
@@ -57,7 +59,7 @@ pub fn check(
         }
         !stop::requested()
     };
-    let options = Options { threads, room, progress: &progress };
+    let options = Options { threads, room, advised, progress: &progress };
     let model = ear
         .map(|ear| hearing::of(ear.kinds, ear.dir).ok_or_else(|| unknown(ear))?.open(ear.dir))
         .transpose()?;

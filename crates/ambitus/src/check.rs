@@ -3,8 +3,8 @@
 use crate::args::{PrepareArgs, threads};
 use crate::commands;
 use crate::terminal::{self, Terminal};
-use ambitus_families::EARS;
 use ambitus_families::error::RunError;
+use ambitus_families::{ALL, EARS, family};
 use ambitus_recipe::recipe::{Precision, Recipe};
 use ambitus_train::check::{self, Ear};
 use ambitus_train::inference::InferenceOptions;
@@ -40,10 +40,15 @@ pub fn run(a: &PrepareArgs) -> Result<(), RunError> {
     let options = InferenceOptions { precision, device: run.device.unwrap_or_default(), threads, memory };
     let language = a.check_language.as_deref();
     let ear = model.map(|dir| Ear { dir, kinds: EARS, language, options });
+    let advised = match &run.model {
+        Some(dir) => family::of(ALL, dir)?.advised(),
+        // A recipe's model may not be here yet.
+        None => family::of(ALL, &recipe.model.dir).ok().and_then(|family| family.advised()),
+    };
     let mut console = Terminal::new();
     let (sets, room) = check::sets(&recipe, memory)?;
     let page = a.page.as_ref().map(|to| Page::open(&sets, to.as_deref(), room)).transpose()?;
-    let checked = check::check((&sets, room), ear.as_ref(), threads, &mut console)?;
+    let checked = check::check((&sets, room), ear.as_ref(), threads, advised, &mut console)?;
     let page = page.map(|page| page.write(&checked)).transpose()?;
     drop(console);
     if run.json {

@@ -3,10 +3,12 @@
 //! Every clip is measured alone (`sound.rs`, `text.rs`), then held against the others (`rate.rs`, `doubles.rs`, `set.rs`). Nothing is changed
 //! and nothing is left out: what is found is an [`Issue`] of its clip, and clips are listed by how much they are doubted. What is measured
 //! and where each threshold comes from is in docs/check.md. In memory are a record for each clip, and of the clips that are being measured
-//! 8 bytes for every 16 ms. Nothing depends on the number of threads.
+//! 12 bytes for every 16 ms. Nothing depends on the number of threads.
 
+mod amount;
 mod doubles;
 mod pass;
+mod pitch;
 mod rate;
 mod robust;
 mod set;
@@ -20,7 +22,9 @@ use std::path::Path;
 
 use serde::Serialize;
 
+pub use amount::{Advised, Amount};
 pub use pass::{Hear, Options, check};
+pub use pitch::{Groups, Pitch};
 pub use set::{Set, Voice};
 pub use transcript::{Fit, Likely};
 

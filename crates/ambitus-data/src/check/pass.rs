@@ -4,11 +4,13 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::{Mutex, PoisonError};
 
+use super::pitch::{Groups, Pitch};
 use super::rate::Rate;
 use super::sound::{self, Sound};
 use super::text::{self, Text};
 use super::{
-    Checked, Clip, Fit, Issue, Kind, Set, Voice, doubles, rate, robust, set, transcript, verdict, written,
+    Advised, Checked, Clip, Fit, Issue, Kind, Set, Voice, doubles, rate, robust, set, transcript, verdict,
+    written,
 };
 use crate::audio::AudioInput;
 use crate::error::DataError;
@@ -21,6 +23,8 @@ pub struct Options<'a> {
     pub threads: usize,
     /// Bytes of memory that the list of clips may take.
     pub room: u64,
+    /// What is advised for the model that is to be trained, where one is named.
+    pub advised: Option<Advised>,
     /// Is told how many of how many clips are done; false stops.
     pub progress: &'a (dyn Fn(usize, usize) -> bool + Sync),
 }
@@ -54,7 +58,7 @@ pub fn check<E: From<DataError>>(
         };
         found.take(entry, one, fit);
     }
-    Ok(found.finish())
+    Ok(found.finish(options.advised.as_ref()))
 }
 
 /// What is known of a clip alone.
@@ -142,7 +146,7 @@ struct Found {
     clips: Vec<Clip>,
     set: Set,
     voices: BTreeMap<Option<String>, u32>,
-    by_voice: Vec<(Voice, Vec<f64>)>,
+    by_voice: Vec<(Voice, Vec<f64>, Vec<Pitch>)>,
     keys: Vec<doubles::Key>,
     rates: Vec<Rate>,
     loudness: Vec<(usize, Option<u32>, f64)>,
@@ -197,13 +201,14 @@ impl Found {
             let known = self.voices.len() as u32;
             let voice = *self.voices.entry(entry.voice.clone()).or_insert(known);
             if voice == known {
-                let one = Voice { name: entry.voice.clone(), clips: 0, seconds: 0.0, loudness: None };
-                self.by_voice.push((one, Vec::new()));
+                let one = Voice { name: entry.voice.clone(), ..Voice::default() };
+                self.by_voice.push((one, Vec::new(), Vec::new()));
             }
-            let (of_voice, loud) = &mut self.by_voice[voice as usize];
+            let (of_voice, loud, pitches) = &mut self.by_voice[voice as usize];
             of_voice.clips += 1;
             of_voice.seconds += sound.seconds;
             loud.push(sound.loudness);
+            pitches.extend(sound.pitch);
             self.set.seconds += sound.seconds;
             self.set.speech_seconds += sound.speech;
             self.lengths.push(sound.seconds);
@@ -221,7 +226,7 @@ impl Found {
         self.clips.push(Clip { name, file, line, doubt: 0.0, issues, seconds, outline, unlikely: 0.0 });
     }
 
-    fn finish(mut self) -> Checked {
+    fn finish(mut self, advised: Option<&Advised>) -> Checked {
         let clips = &mut self.clips;
         doubles::find(&self.keys, clips);
         rate::find(&self.rates, clips);
@@ -233,11 +238,17 @@ impl Found {
             b.doubt.total_cmp(&a.doubt).then_with(|| (&a.name, a.line).cmp(&(&b.name, b.line)))
         });
         let loud: Vec<f64> = self.loudness.iter().map(|(.., x)| *x).collect();
+        let pitches: Vec<f64> = self.by_voice.iter().flat_map(|of| of.2.iter().map(|p| p.hertz)).collect();
         let rates: Vec<f64> = self.rates.iter().filter_map(Rate::a_second).collect();
         let mut voices: Vec<Voice> = self
             .by_voice
             .into_iter()
-            .map(|(voice, loud)| Voice { loudness: robust::quantile(&loud, 0.5), ..voice })
+            .map(|(voice, loud, pitches)| Voice {
+                loudness: robust::quantile(&loud, 0.5),
+                pitch: Pitch::of_clips(&pitches),
+                groups: Groups::of(&pitches),
+                ..voice
+            })
             .collect();
         voices.sort_by(|a, b| a.name.cmp(&b.name));
         let set = Set {
@@ -248,11 +259,12 @@ impl Found {
             rates: set::percentiles(&rates),
             noise: set::percentiles(&self.noise),
             energy: robust::quantile(&self.energy, 0.5),
+            pitches: set::percentiles(&pitches),
             script: script.map(|script| script.to_string()),
             ..self.set
         };
         let mut checked = Checked { verdict: Vec::new(), clips: self.clips, set };
-        checked.verdict = verdict::of(&checked);
+        checked.verdict = verdict::of(&checked, advised);
         checked
     }
 }

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 
+use super::pitch::{Groups, Pitch};
 use super::robust::{Usual, quantile};
 use super::text::Script;
 use super::{Clip, Issue, Kind};
@@ -14,7 +15,7 @@ const SPEECH: (f64, f64) = (-30.0, -14.0);
 const UNEVEN: f64 = 6.0;
 
 /// Who speaks, and how much.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize)]
 pub struct Voice {
     /// As the data set says; none where it says nothing.
     pub name: Option<String>,
@@ -24,6 +25,11 @@ pub struct Voice {
     pub seconds: f64,
     /// Median, LUFS.
     pub loudness: Option<f64>,
+    /// Median of its clips' pitches, and of how much these vary.
+    pub pitch: Option<Pitch>,
+    /// Groups of clips with two pitches, where they are as far apart as two people's.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub groups: Option<Groups>,
 }
 
 /// What was measured of all clips together. Percentiles are the 5th, the 50th and the 95th.
@@ -49,6 +55,8 @@ pub struct Set {
     pub noise: Option<[f64; 3]>,
     /// Median of the range of levels within clips' speech, dB.
     pub energy: Option<f64>,
+    /// Percentiles of clips' pitches, Hz.
+    pub pitches: Option<[f64; 3]>,
     /// Of most letters.
     pub script: Option<String>,
     /// How often each letter is in the texts, without case.

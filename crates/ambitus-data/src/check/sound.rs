@@ -1,5 +1,6 @@
 //! A clip's sound: loudness, clipping, offset, noise, and what is at its ends.
 
+use super::pitch::{Pitch, Pitches};
 use super::robust::quantile;
 use super::{Issue, Kind, doubles};
 use crate::audio::{AudioInput, AudioReader, AudioStats};
@@ -45,6 +46,8 @@ pub(super) struct Sound {
     pub(super) energy: Option<f64>,
     /// dB.
     pub(super) noise: Option<f64>,
+    /// Of speech, where enough of it has one.
+    pub(super) pitch: Option<Pitch>,
     /// Of all samples.
     pub(super) hash: [u8; 32],
     /// Of what is heard; none where nobody speaks.
@@ -58,7 +61,7 @@ pub(super) fn measure(
     input: &AudioInput,
     go_on: &dyn Fn() -> bool,
 ) -> Result<(Sound, Vec<Issue>), DataError> {
-    let Read { heard, levels, loudness, hash, print, mut issues } = read(input, go_on)?;
+    let Read { heard, levels, loudness, hash, print, pitches, mut issues } = read(input, go_on)?;
     let frames = activity::listen(input, &heard, &|_| go_on())?;
     let outline = outline(&levels);
     let levels = &levels[..levels.len().min(frames.len())];
@@ -72,6 +75,7 @@ pub(super) fn measure(
         speech: spoken.len() as f64 * SECONDS,
         energy: None,
         noise: None,
+        pitch: None,
         hash,
         print: (!spoken.is_empty()).then_some(print),
         outline,
@@ -82,6 +86,8 @@ pub(super) fn measure(
     };
     let after = speaks.iter().rev().position(|s| *s).unwrap_or_default();
     sound.energy = quantile(&spoken, 0.95).zip(quantile(&spoken, 0.1)).map(|(high, low)| high - low);
+    let voiced = pitches.iter().zip(&speaks).filter(|(hertz, speaks)| **speaks && **hertz > 0.0);
+    sound.pitch = Pitch::of(&voiced.map(|(hertz, _)| f64::from(*hertz)).collect::<Vec<_>>());
     let floor = noise(levels, &frames);
     let speech = of(true).sum::<f64>() / spoken.len() as f64;
     let over = |noise: f64| 10.0 * ((speech - noise).max(1e-12) / noise.max(1e-12)).log10();
@@ -124,6 +130,7 @@ struct Read {
     loudness: f64,
     hash: [u8; 32],
     print: u64,
+    pitches: Vec<f32>,
     issues: Vec<Issue>,
 }
 
@@ -132,11 +139,13 @@ fn read(input: &AudioInput, go_on: &dyn Fn() -> bool) -> Result<Read, DataError>
     let rate = reader.info().rate;
     let mut loudness = Loudness::new(rate);
     let (mut hash, mut print) = (blake3::Hasher::new(), doubles::Print::new(rate));
+    let mut pitches = Pitches::new(rate);
     let (mut levels, mut runs) = (Levels::new(rate), Runs::default());
     let (mut sum, mut squares) = (0.0, 0.0);
     hash.update(&rate.to_le_bytes());
     while let Some(chunk) = reader.next_chunk()? {
         print.push(chunk);
+        pitches.push(chunk);
         for &x in chunk {
             hash.update(&x.to_le_bytes());
             let wide = f64::from(x);
@@ -168,6 +177,7 @@ fn read(input: &AudioInput, go_on: &dyn Fn() -> bool) -> Result<Read, DataError>
         loudness: gated.unwrap_or_else(|| decibels(squares / n)),
         hash: *hash.finalize().as_bytes(),
         print: print.finish(),
+        pitches: pitches.finish(),
         issues,
     })
 }

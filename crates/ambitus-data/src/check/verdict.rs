@@ -1,6 +1,6 @@
 //! What was found, in words.
 
-use super::{Checked, Clip, Kind, Set};
+use super::{Advised, Checked, Clip, Kind, Set, Voice};
 use crate::error::many;
 use crate::sources::CORRECTIONS_FILE;
 
@@ -13,13 +13,15 @@ const AMOUNT: (f64, f64) = (2.0, 10.0);
 const ENOUGH_LETTERS: u64 = 500;
 /// Level range of a speech without accents, dB.
 const UNIFORM: f64 = 3.0;
+/// Pitch that varies by less is monotone, semitones.
+const MONOTONE: f64 = 2.0;
 /// From the 5th to the 95th percentile, LU.
 const UNEVEN: f64 = 6.0;
 /// Speech over noise that is good, dB.
 const CLEAN: f64 = 30.0;
 
 /// Returns the verdict: what is wrong first, then what could be better.
-pub(super) fn of(checked: &Checked) -> Vec<String> {
+pub(super) fn of(checked: &Checked, advised: Option<&Advised>) -> Vec<String> {
     let Checked { clips, set, .. } = checked;
     let doubted = clips.iter().filter(|clip| !clip.issues.is_empty()).count();
     let minutes = set.seconds / 60.0;
@@ -34,13 +36,14 @@ pub(super) fn of(checked: &Checked) -> Vec<String> {
         if of.is_empty() {
             continue;
         }
-        let mut names: Vec<&str> = of.iter().take(NAMED).map(|clip| clip.name.as_str()).collect();
-        if of.len() > NAMED {
-            names.push("…");
-        }
-        said.push(format!("{} {}: {}", of.len(), advice(kind), names.join(", ")));
+        said.push(format!(
+            "{} {}: {}",
+            of.len(),
+            advice(kind),
+            listed(of.iter().map(|clip| clip.name.as_str()))
+        ));
     }
-    said.extend(together(set));
+    said.extend(together(set, advised));
     said
 }
 
@@ -74,10 +77,10 @@ fn advice(kind: Kind) -> &'static str {
 }
 
 /// Returns what can be said of all clips together.
-fn together(set: &Set) -> Vec<String> {
-    let mut said = Vec::new();
+fn together(set: &Set, advised: Option<&Advised>) -> Vec<String> {
+    let mut said: Vec<String> = advised.and_then(|advised| advised.of(&set.voices)).into_iter().collect();
     let minutes = set.speech_seconds / 60.0 / set.voices.len().max(1) as f64;
-    if minutes < AMOUNT.0 {
+    if minutes < AMOUNT.0 && said.is_empty() {
         said.push(format!("{minutes:.1} min of speech a voice is little: from {:.0} min on a voice is learned, {:.0} are better", AMOUNT.0, AMOUNT.1));
     }
     if let Some([low, _, high]) = set.loudness.filter(|[low, _, high]| high - low > UNEVEN) {
@@ -95,6 +98,7 @@ fn together(set: &Set) -> Vec<String> {
             "within clips the level varies by only {energy:.1} dB: a model learns a flat voice"
         ));
     }
+    said.extend(pitches(&set.voices));
     if let [first, ..] = &*set.unheard {
         said.push(format!(
             "{} could not be held against what is heard: {first}",
@@ -115,6 +119,39 @@ fn together(set: &Set) -> Vec<String> {
         said.push("no text is a question: a model hears none".to_owned());
     }
     said
+}
+
+/// Returns what can be said of how high voices are.
+fn pitches(voices: &[Voice]) -> Vec<String> {
+    let name = |voice: &Voice| voice.name.clone().unwrap_or("the voice".to_owned());
+    let mut said = Vec::new();
+    let flat: Vec<String> = voices
+        .iter()
+        .filter_map(|voice| Some((voice, voice.pitch.filter(|pitch| pitch.semitones < MONOTONE)?.semitones)))
+        .map(|(voice, semitones)| format!("{} by {semitones:.1}", name(voice)))
+        .collect();
+    if !flat.is_empty() {
+        let some = listed(flat.iter().map(String::as_str));
+        said.push(format!(
+            "pitch hardly varies within clips: {some} semitones; a model learns a monotone voice"
+        ));
+    }
+    for (voice, groups) in voices.iter().filter_map(|voice| Some((voice, voice.groups?))).take(NAMED) {
+        let [low, high] = groups.hertz;
+        let [few, more] = groups.clips;
+        said.push(format!(
+            "clips of {} have two pitches, {few} around {low:.0} Hz and {more} around {high:.0} Hz: if they are several people, give \
+             each a voice of its own",
+            name(voice)
+        ));
+    }
+    said
+}
+
+/// Returns the first names of all.
+fn listed<'a>(all: impl ExactSizeIterator<Item = &'a str>) -> String {
+    let more = (all.len() > NAMED).then_some("…");
+    all.take(NAMED).chain(more).collect::<Vec<_>>().join(", ")
 }
 
 /// Returns the verdict, and a table of the most doubtful clips.

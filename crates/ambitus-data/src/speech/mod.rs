@@ -11,7 +11,7 @@ pub mod token_clip;
 mod tokenised;
 
 pub use interleave::Codes;
-pub use prepare::{Codec, SpeechOptions, prepare_speech};
+pub use prepare::{ADVISED_CLIPS, Codec, SpeechOptions, prepare_speech};
 pub use sequence::{LabelScope, Sequences};
 pub use token_clip::{TokenClip, load_token_clip};
 pub use tokenised::{TokenSource, prepare_tokens};

@@ -24,7 +24,7 @@ use crate::sources::{Entry, Source};
 use crate::text::ENCODING_BYTES;
 
 /// Clips of a data set that begin to work, and of each voice that the authors advise (their README).
-const ADVISED_CLIPS: (usize, usize) = (50, 300);
+pub const ADVISED_CLIPS: (usize, usize) = (50, 300);
 
 /// The audio codec. It is called from one thread at a time, in any order of the clips.
 pub trait Codec: Send {

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use ambitus_data::check::{Checked, Kind, Options, check};
+use ambitus_data::check::{Advised, Amount, Checked, Kind, Options, check};
 use ambitus_data::{DataError, wav};
 
 /// Hz.
@@ -60,7 +60,12 @@ fn write(path: &Path, samples: &[f32]) {
 fn checked(dir: &Path, threads: usize) -> Result<Checked, DataError> {
     let scratch = tempfile::tempdir().expect("a folder");
     let progress = |_: usize, _: usize| true;
-    check::<DataError>(dir, scratch.path(), &Options { threads, room: 1 << 20, progress: &progress }, None)
+    check::<DataError>(
+        dir,
+        scratch.path(),
+        &Options { threads, room: 1 << 20, advised: None, progress: &progress },
+        None,
+    )
 }
 
 fn pace(i: usize) -> f64 {
@@ -174,6 +179,45 @@ fn what_is_planted_is_named_and_nothing_else() {
     assert_eq!(checked(dir.path(), 1).expect("a report"), found, "threads change nothing");
 }
 
+/// A voice that is played faster is higher by as much. Anna's clips are of two people, Leo's of one.
+#[test]
+fn voices_have_a_pitch_and_two_people_under_one_name_are_noticed() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let mut lines = "audio_file|text|source\n".to_owned();
+    let anna = (0..12).map(|i| ("anna", if i < 8 { 0.7 } else { 1.4 } + 0.004 * f64::from(i)));
+    let leo = (0..8).map(|i| ("leo", 1.0 + 0.004 * f64::from(i)));
+    for (i, (name, pace)) in anna.chain(leo).enumerate() {
+        let sound = spoken(pace);
+        write(&dir.path().join(format!("{i}.wav")), &sound[..sound.len() / 2]);
+        lines += &format!("{i}.wav|{}|{name}\n", text(30, i));
+    }
+    fs::write(dir.path().join("metadata.csv"), lines).expect("a file");
+    let advised = Advised { by: "X", least: Some(Amount::Minutes(2.0)), better: Amount::Minutes(5.0) };
+    let scratch = tempfile::tempdir().expect("a folder");
+    let options = Options { threads: 2, room: 1 << 20, advised: Some(advised), progress: &|_, _| true };
+    let found = check::<DataError>(dir.path(), scratch.path(), &options, None).expect("a report");
+    let [anna, leo] = &*found.set.voices else { panic!("{:?}", found.set.voices) };
+    let of_leo = leo.pitch.expect("a pitch");
+    let groups = anna.groups.expect("two");
+    assert_eq!((groups.clips, leo.groups), ([8, 4], None));
+    for (hertz, pace) in groups.hertz.into_iter().zip([0.714, 1.438]) {
+        let off = 12.0 * (hertz / of_leo.hertz / (pace / 1.014)).log2();
+        assert!(off.abs() < 0.5, "{hertz} Hz at {pace}: {off} semitones from {}", of_leo.hertz);
+    }
+    assert!((100.0..300.0).contains(&of_leo.hertz) && of_leo.semitones > 0.5, "{of_leo:?}");
+    let said = |words: &str| found.verdict.iter().any(|line| line.contains(words));
+    for words in [
+        "clips of anna have two pitches, 8 around ",
+        "5 min, are advised (X): of leo there are 0.",
+        "too little",
+        // The fixture is one word, said again and again.
+        "pitch hardly varies within clips: anna by 1.",
+    ] {
+        assert!(said(words), "{words}: {:#?}", found.verdict);
+    }
+    assert!(!said("clips of leo") && !said("are better"), "{:#?}", found.verdict);
+}
+
 #[test]
 fn what_cannot_be_checked_is_an_error_and_a_stop_ends_it() {
     let dir = tempfile::tempdir().expect("a folder");
@@ -181,7 +225,7 @@ fn what_cannot_be_checked_is_an_error_and_a_stop_ends_it() {
     assert!(matches!(checked(&dir.path().join("no"), 1), Err(DataError::Io { .. })));
     write(&dir.path().join("a.wav"), &spoken(1.0));
     fs::write(dir.path().join("a.txt"), "Words.").expect("a file");
-    let options = Options { threads: 1, room: 1 << 20, progress: &|_, _| false };
+    let options = Options { threads: 1, room: 1 << 20, advised: None, progress: &|_, _| false };
     assert!(matches!(check::<DataError>(dir.path(), dir.path(), &options, None), Err(DataError::Stopped)));
     let options = Options { room: 16, ..options };
     assert!(matches!(

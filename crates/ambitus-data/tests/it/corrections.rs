@@ -130,7 +130,7 @@ fn a_clip_that_is_left_out_is_not_checked() {
     sounds(dir, &["a.wav", "b.wav"]);
     fs::write(dir.join("metadata.csv"), "audio_file|text\na.wav|one\nb.wav|two\n").expect("a file");
     fs::write(dir.join("corrections.csv"), "audio_file|text|verdict\nb.wav||drop\n").expect("a file");
-    let options = Options { threads: 1, room: ROOM, progress: &|_, _| true };
+    let options = Options { threads: 1, room: ROOM, advised: None, progress: &|_, _| true };
     let checked = check::check::<DataError>(dir, &std::env::temp_dir(), &options, None).expect("a data set");
     assert_eq!((checked.clips.len(), checked.set.dropped), (1, 1));
     assert!(checked.verdict.iter().any(|said| said.contains("1 clip left out by corrections.csv")));

@@ -42,7 +42,7 @@ fn loudness(samples: &[f32], rate: u32) -> f64 {
     let dir = tempfile::tempdir().expect("a folder");
     wav::write_wav(&dir.path().join("a.wav"), samples, rate).expect("a file");
     put(&dir.path().join("metadata.csv"), "audio_file|text\na.wav|Some words.\n");
-    let options = Options { threads: 1, room: 1 << 20, progress: &|_, _| true };
+    let options = Options { threads: 1, room: 1 << 20, advised: None, progress: &|_, _| true };
     let checked = check::<DataError>(dir.path(), dir.path(), &options, None).expect("a report");
     checked.set.voices[0].loudness.expect("a loudness")
 }

@@ -23,6 +23,8 @@ use crate::sample::Sampler;
 use crate::speech::Speaker;
 use crate::tokens::{Reader, Reading, Tokens};
 use crate::weights::Weights;
+use ambitus_data::check::{Advised, Amount};
+use ambitus_data::prepare::ADVISED_MINUTES;
 use ambitus_data::{ClipIndex, TokenizerKind, mel};
 use ambitus_ir::StateDecl;
 use ambitus_models::Model;
@@ -86,6 +88,11 @@ impl Family for F5 {
             samples: true,
             ..all
         }
+    }
+
+    fn advised(&self) -> Option<Advised> {
+        let [least, better] = <[f64; 2]>::from(ADVISED_MINUTES).map(Amount::Minutes);
+        Some(Advised { by: "users of F5-TTS", least: Some(least), better })
     }
 
     /// Returns what its trainer loads strictly, and its inference strips.

@@ -20,6 +20,8 @@ use crate::recorded::Spare;
 use crate::speech::Speaker;
 use crate::tokens::{Reader, Reading};
 use crate::weights::Weights;
+use ambitus_data::check::{Advised, Amount};
+use ambitus_data::speech::ADVISED_CLIPS;
 use ambitus_data::speech::interleave::{FRAME_SAMPLES, SLOTS};
 use ambitus_data::speech::sequence::WRAPPERS;
 use ambitus_data::{ClipIndex, mel};
@@ -78,6 +80,12 @@ impl Family for Orpheus {
     fn defaults(&self, model: &dyn Model) -> Defaults {
         let no_decay = NO_DECAY.map(str::to_owned).into();
         Defaults { learning_rate: 5e-5, no_decay, ..of_model(model) }
+    }
+
+    /// Returns what the project's README says.
+    fn advised(&self) -> Option<Advised> {
+        let [least, better] = <[usize; 2]>::from(ADVISED_CLIPS).map(Amount::Clips);
+        Some(Advised { by: "Orpheus-TTS's README", least: Some(least), better })
     }
 
     /// Returns the names of `LlamaForCausalLM`, and what Hugging Face's readers ask for.

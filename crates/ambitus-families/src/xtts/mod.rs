@@ -27,6 +27,7 @@ use crate::speech::Speaker;
 use crate::tokens::{Reader, Reading};
 use crate::weights::Weights;
 use ambitus_data::ClipIndex;
+use ambitus_data::check::{Advised, Amount};
 use ambitus_ir::StateDecl;
 use ambitus_models::Model;
 use ambitus_models::xtts::config::{Config, RATE, SAMPLES_PER_CODE};
@@ -88,6 +89,11 @@ impl Family for Xtts {
             schedule: Schedule::of(ScheduleKind::Constant),
             ..of_model(model)
         }
+    }
+    /// Returns what the help of AllTalk's page for fine-tuning says (`finetune.py`): 2 minutes at least, from 5 on better.
+    fn advised(&self) -> Option<Advised> {
+        let [least, better] = [2.0, 5.0].map(Amount::Minutes);
+        Some(Advised { by: "AllTalk's help", least: Some(least), better })
     }
 
     fn export(&self) -> ExportForm {

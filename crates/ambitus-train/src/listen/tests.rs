@@ -30,7 +30,7 @@ fn tone(path: &Path) {
 }
 
 fn checked(data: &Path) -> Checked {
-    let options = Options { threads: 2, room: ROOM, progress: &|_, _| true };
+    let options = Options { threads: 2, room: ROOM, advised: None, progress: &|_, _| true };
     check::<DataError>(data, &std::env::temp_dir(), &options, None).unwrap()
 }
 

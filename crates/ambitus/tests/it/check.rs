@@ -1,6 +1,6 @@
 //! `ambitus prepare --check` through the real binary.
 
-use crate::common::{json, ok, root, said, voice};
+use crate::common::{self, json, ok, root, said, voice};
 use std::fs;
 
 #[test]
@@ -27,6 +27,19 @@ fn a_data_set_is_checked_without_a_model_and_nothing_is_written() {
     let text = ok(dir, &["prepare", "--data", data, "--check"]);
     let at = |words: &str| text.find(words).unwrap_or_else(|| panic!("{words}: {text}"));
     assert!(at("should be looked at") < at("doubt  clip") && at("doubt  clip") < at("digits: \"12\""));
+    // What is advised is the model's.
+    let advised = |model: &str| said(dir, &["prepare", "--data", data, "--check", "--model", model]);
+    let (code, text) = advised(&common::orpheus("tied").display().to_string());
+    assert!(
+        code == 0 && text.contains("better 300 clips, are advised (Orpheus-TTS's README)"),
+        "{code}: {text}"
+    );
+    let (code, text) = advised(&common::fixture("v1").display().to_string());
+    assert!(
+        code == 0 && text.contains("are advised (users of F5-TTS): there are 0.0 min, too little"),
+        "{text}"
+    );
+    assert_eq!(advised(data).0, 4);
     let names: Vec<_> =
         fs::read_dir(dir).expect("a folder").map(|item| item.expect("a file").file_name()).collect();
     assert_eq!(names, ["voice"]);
