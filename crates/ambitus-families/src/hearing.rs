@@ -191,3 +191,15 @@ pub struct ScoredWord {
 pub fn of(kinds: Kinds, dir: &Path) -> Option<&'static dyn Kind> {
     kinds.iter().find(|kind| kind.recognises(dir)).copied()
 }
+
+/// Opens a model that hears. `named`: what stands before the folder in an error, where an option or a key named it.
+///
+/// # Errors
+/// A folder of no kind; one that cannot be used.
+pub fn open(kinds: Kinds, dir: &Path, named: &str) -> Result<Box<dyn Hearing>, RunError> {
+    let kind = of(kinds, dir).ok_or_else(|| {
+        let files: Vec<&str> = kinds.iter().map(|kind| kind.files()).collect();
+        RunError::Model(format!("{named}{}: give a folder with {}", dir.display(), files.join(", or with ")))
+    })?;
+    kind.open(dir)
+}

@@ -60,9 +60,7 @@ pub fn check(
         !stop::requested()
     };
     let options = Options { threads, room, advised, progress: &progress };
-    let model = ear
-        .map(|ear| hearing::of(ear.kinds, ear.dir).ok_or_else(|| unknown(ear))?.open(ear.dir))
-        .transpose()?;
+    let model = ear.map(|ear| hearing::open(ear.kinds, ear.dir, "--check ")).transpose()?;
     let asked = hearing::Asked { language: ear.and_then(|ear| ear.language), ..hearing::Asked::default() };
     // Before anything is measured: it may not fit.
     let mut listening = match (&model, ear) {
@@ -93,11 +91,6 @@ pub fn check(
         }
         checked => checked,
     }
-}
-
-fn unknown(ear: &Ear) -> RunError {
-    let files: Vec<&str> = ear.kinds.iter().map(|kind| kind.files()).collect();
-    RunError::Model(format!("--check {}: give a folder with {}", ear.dir.display(), files.join(", or with ")))
 }
 
 fn likely(scored: Scored) -> Likely {

@@ -27,11 +27,7 @@ pub fn run(a: &TranscribeArgs) -> Result<(), RunError> {
     let subtitles = subtitle_files(a)?;
     subtitles.iter().chain(&a.metadata).try_for_each(|out| hear::apart(out, &a.files))?;
     let texts = a.text.as_deref().map(|path| hear::texts(path, a.files.len())).transpose()?;
-    let kind = hearing::of(EARS, &a.model).ok_or_else(|| {
-        let files: Vec<&str> = EARS.iter().map(|kind| kind.files()).collect();
-        RunError::Model(format!("{}: give a folder with {}", a.model.display(), files.join(", or with ")))
-    })?;
-    let model = kind.open(&a.model)?;
+    let model = hearing::open(EARS, &a.model, "")?;
     let asked = Asked {
         language: a.language.as_deref(),
         translate: a.translate,

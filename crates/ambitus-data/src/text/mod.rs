@@ -6,6 +6,7 @@ mod admit;
 mod bpe;
 mod chunks;
 mod counts;
+mod errors;
 mod numbers;
 mod pinyin;
 mod subwords;
@@ -14,6 +15,7 @@ mod vocab;
 
 pub use bpe::{Bpe, ENCODING_BYTES, TOKENIZER_FILE};
 pub use chunks::chunks;
+pub use errors::Errors;
 pub use numbers::{chinese_numbers, english_numbers, is_digit, is_word};
 pub use pinyin::Syllables;
 pub use subwords::Subwords;
