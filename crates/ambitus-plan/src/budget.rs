@@ -6,6 +6,7 @@
 mod draft;
 mod phases;
 mod planning;
+mod spoken;
 
 pub use draft::Draft;
 pub use phases::{PICTURE_BYTES, phase};
@@ -13,16 +14,15 @@ pub(crate) use planning::PLANNER_BYTES;
 use planning::planning;
 pub(crate) use planning::{REFUSAL_BYTES, SEARCH_BYTES};
 pub use planning::{is_long, is_long_within, require_planning};
+pub use spoken::{HeardBytes, SpokenBytes};
 
 use crate::parts::PlannedParts;
 use crate::session::{self, SessionOptions};
 use ambitus_comm::local;
 use ambitus_compile::passes::lora::adapted_module;
 use ambitus_compile::plan::report::{self, Exchange};
-use ambitus_data::SoundWriter;
 use ambitus_exec::cpu::CpuExecutor;
 use ambitus_families::error::RunError;
-use ambitus_families::speech::Speech;
 use ambitus_families::weights::STAGING_BYTES;
 use ambitus_ir::plan::{PlannedSession, program_bytes};
 use ambitus_ir::target::Target;
@@ -97,28 +97,6 @@ pub struct Shape {
     pub data_bytes: u64,
     /// Bytes of what is spoken while it trains: read when the data is there, whether or not it is spoken then.
     pub spoken: SpokenBytes,
-}
-
-/// Bytes of the host's memory that speech takes besides its programs' arena.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct SpokenBytes {
-    /// While it is read.
-    reading: u64,
-    /// While it speaks.
-    speaking: u64,
-    /// What of it stays.
-    resting: u64,
-}
-
-impl SpokenBytes {
-    /// Returns the bytes of speech that is written to files.
-    pub fn of(speech: &dyn Speech) -> SpokenBytes {
-        SpokenBytes {
-            reading: speech.read_bytes(),
-            speaking: speech.bytes() + SoundWriter::BYTES,
-            resting: speech.resting_bytes(),
-        }
-    }
 }
 
 impl Shape {
@@ -454,7 +432,8 @@ fn loader_bytes(shape: &Shape) -> u64 {
 /// Returns the host bytes of a run whose arena is a card's, at most: the process but for its programs, and what waits for the
 /// card or comes from it.
 pub fn host_bytes(shape: &Shape, threads: usize) -> u64 {
-    let running = process_bytes(threads) + shape.held_bytes() + loader_bytes(shape) + LOAD_BYTES;
+    let hearing = if shape.session.speech.is_some() { shape.spoken.hearing } else { 0 };
+    let running = process_bytes(threads) + shape.held_bytes() + loader_bytes(shape) + LOAD_BYTES.max(hearing);
     running.max(shape.prepare_bytes)
 }
 

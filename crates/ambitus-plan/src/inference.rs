@@ -33,6 +33,10 @@ pub struct InferencePlan {
     pub peak_bytes: u64,
     /// Keys and values of what was read and written.
     pub cache_bytes: u64,
+    /// Bytes of the process that the programs take once they are planned.
+    pub programs_bytes: u64,
+    /// What running takes besides these and the process itself, on the processor: the bound programs, the arena and what is held.
+    pub beside_bytes: u64,
 }
 
 impl InferencePlan {
@@ -57,18 +61,19 @@ impl InferencePlan {
         let programs = ProgramBytes::of(&session, 1);
         let planned = plan::plan(session, device.target(), 1);
         let (arena, beside) = (planned.arena_bytes(), device.beside());
+        let programs_bytes = programs.planned;
+        let beside_bytes = programs.running() - programs_bytes + held.then + arena + arena / OF_PAGE_TABLE;
         let peak_bytes = match beside.with_host {
             false => beside.fixed_bytes + arena,
             true => {
                 let planning =
                     START_BYTES + PLANNER_BYTES + held.then + PLANNED_AT_ONCE[0] * programs.planned;
-                let running = beside.fixed_bytes + programs.running() + held.then + LOAD_BYTES;
-                let running = running + arena + arena / OF_PAGE_TABLE;
+                let running = beside.fixed_bytes + programs_bytes + beside_bytes + LOAD_BYTES;
                 planning.max(running).max(START_BYTES + held.before)
             }
         };
         let caches = planned.session.states.iter().filter(|s| s.kind == StateKind::Cache);
         let cache_bytes = caches.map(|s| s.ty.bytes()).sum();
-        InferencePlan { planned, peak_bytes, cache_bytes }
+        InferencePlan { planned, peak_bytes, cache_bytes, programs_bytes, beside_bytes }
     }
 }

@@ -9,6 +9,7 @@ pub mod data;
 mod describe;
 pub mod device;
 pub mod dump;
+pub mod heard;
 mod host;
 pub mod inference;
 pub mod memory;

@@ -8,7 +8,7 @@ mod space;
 mod tests;
 
 use crate::asked::Asked;
-use crate::budget::{RunPlan, Shape};
+use crate::budget::{RunPlan, Shape, phase};
 use crate::data::Data;
 use crate::device::Device;
 use crate::resolved::Resolved;
@@ -134,6 +134,9 @@ fn require(r: &Resolved) -> Result<(), RunError> {
     if let Some(samples) = r.samples.as_ref().filter(|s| over && s.without_bytes <= r.budget) {
         let bytes = ByteSize(samples.without_bytes);
         head.push_str(&format!("\n  without its samples (--no-samples) it fits, in {bytes}"));
+    }
+    if over && r.plan.highest_phase() == phase::HEAR {
+        head.push_str("\n  a smaller model in samples.heard_by takes less");
     }
     let proposals =
         Proposals { model: &r.model, asked: &r.asked, data: &r.data, device: &r.device, budget: r.budget };

@@ -1,9 +1,10 @@
 //! From a recipe to a planned run: opens the model, prepares the data, plans, and refuses what does not fit.
 
 use crate::asked::Asked;
-use crate::budget::{SpokenBytes, phase};
+use crate::budget::phase;
 use crate::data::{Assume, Data};
 use crate::device::Device;
+use crate::heard;
 use crate::memory::{self, Meter};
 use crate::resolved::{Choice, Resolved};
 use crate::samples::{self, Decided};
@@ -160,6 +161,7 @@ pub fn resolve_on(
     choices.of_machine(&given, &device, threads);
     // Before any file is opened.
     let device = device.computing_in(given.precision.unwrap_or_default())?;
+    heard::require(given.samples.as_ref())?;
     let mut meter = Meter::start();
     let (mut settled, model, data) =
         open_and_prepare(families, given.clone(), &device, (purpose, origins), console)?;
@@ -176,7 +178,7 @@ pub fn resolve_on(
         samples::Run { recipe: &settled, model: &model, data: &data, device: &device, updates, budget };
     let ready = spoken.read()?;
     if let Ok(ready) = &ready {
-        sizes.spoken = SpokenBytes::of(&*ready.speech);
+        sizes.spoken = ready.bytes();
     }
     // Planning begins without what reading has left with the allocator, and without its code.
     memory::return_freed();

@@ -1,9 +1,10 @@
 //! What is spoken while a run trains: which sentences, in whose voice, and whether that is worth its memory and time.
 
 use crate::asked::Asked;
-use crate::budget::{RunPlan, START_BYTES, phase};
+use crate::budget::{RunPlan, START_BYTES, SpokenBytes, phase};
 use crate::data::Data;
 use crate::device::Device;
+use crate::heard::HeardBy;
 use crate::search::Search;
 use crate::session::Spoken;
 use ambitus_compile::plan::report;
@@ -38,6 +39,8 @@ pub struct Samples {
     pub speech: Mutex<Box<dyn Speech>>,
     /// Of each line, for its file.
     pub names: Vec<String>,
+    /// What hears them.
+    pub heard_by: Option<HeardBy>,
     /// When.
     pub every: Every,
     /// What the run needs without them.
@@ -51,6 +54,14 @@ pub(crate) struct Ready {
     wanted: Sentences,
     pub speech: Box<dyn Speech>,
     names: Vec<String>,
+    heard_by: Option<HeardBy>,
+}
+
+impl Ready {
+    /// Returns what they take.
+    pub fn bytes(&self) -> SpokenBytes {
+        SpokenBytes::of(&*self.speech, self.heard_by.as_ref().map_or_else(Default::default, |h| h.bytes))
+    }
 }
 
 /// What was decided.
@@ -95,6 +106,10 @@ impl Run<'_> {
             Some(recipe::Samples::Of(wanted)) => (true, (**wanted).clone()),
             None => (false, Sentences::default()),
         };
+        let speaks_words = self.model.opened.speaker().is_none_or(|speaker| !speaker.has_length());
+        if wanted.heard_by.is_some() && !speaks_words {
+            return Err(RunError::Usage("samples.heard_by: this model speaks no words".to_owned()));
+        }
         if self.recipe.ranks() > 1 {
             let said = ["off", "one rank alone speaks, this run has several"].map(str::to_owned);
             return Ok(Err(Decided { samples: None, settled: None, said }));
@@ -103,8 +118,9 @@ impl Run<'_> {
             let said = ["not in this plan", "decided when clips are prepared"].map(str::to_owned);
             return Ok(Err(Decided { samples: None, settled: None, said }));
         }
-        match self.speech(&mut wanted) {
-            Ok((speech, names)) => Ok(Ok(Ready { given, wanted, speech, names })),
+        let read = self.speech(&mut wanted);
+        match read.and_then(|read| Ok((read, HeardBy::of(&wanted, self.device.threads())?))) {
+            Ok(((speech, names), heard_by)) => Ok(Ok(Ready { given, wanted, speech, names, heard_by })),
             Err(RunError::Usage(why)) if given => {
                 Err(RunError::Usage(format!("samples: {why} (samples: false leaves them out)")))
             }
@@ -124,7 +140,7 @@ impl Run<'_> {
         asked: &mut Asked,
         found: &mut Search,
     ) -> Result<Decided, RunError> {
-        let Ready { given, wanted, speech, names } = ready;
+        let Ready { given, wanted, speech, names, heard_by } = ready;
         let spoken = Spoken::of(&*speech);
         if !given && found.plan.peak_bytes > self.budget {
             return Ok(Decided::off("the run does not fit"));
@@ -158,9 +174,13 @@ impl Run<'_> {
             Every::Validation => "with every validation".to_owned(),
             Every::Updates(n) => format!("every {n} updates"),
         };
-        let said = format!("{} sentence{} {when}", names.len(), if names.len() == 1 { "" } else { "s" });
+        let heard =
+            wanted.heard_by.as_ref().map_or_else(String::new, |dir| format!(", heard by {}", dir.display()));
+        let said =
+            format!("{} sentence{} {when}{heard}", names.len(), if names.len() == 1 { "" } else { "s" });
         let why = if given { "" } else { "default" };
-        let samples = Samples { speech: Mutex::new(speech), names, every: wanted.every, without_bytes };
+        let samples =
+            Samples { speech: Mutex::new(speech), names, heard_by, every: wanted.every, without_bytes };
         let settled = Some(recipe::Samples::Of(Box::new(wanted)));
         Ok(Decided { samples: Some(samples), settled, said: [said, why.to_owned()] })
     }

@@ -154,6 +154,9 @@ impl Followed {
                 }
                 news.add(v.update, metrics::validated(v.update, v.loss.0, average));
             }
+            Some(Ok(Note::Heard(heard))) => {
+                news.add(heard.update, metrics::heard_with(heard.update, &heard.errors()));
+            }
             Some(Ok(Note::Slow(slow))) => news.add(slow.update, slow.why),
             Some(Ok(Note::Others(_) | Note::Lost(_)) | Err(_)) => {}
         });

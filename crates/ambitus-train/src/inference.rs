@@ -124,7 +124,7 @@ pub fn opened(
     (options, device): (&InferenceOptions, &Device),
     less: &str,
 ) -> Result<Open, RunError> {
-    let InferencePlan { planned, peak_bytes, cache_bytes } = plan;
+    let InferencePlan { planned, peak_bytes, cache_bytes, .. } = plan;
     if let Some(budget) = options.memory.filter(|budget| peak_bytes > *budget) {
         return Err(RunError::does_not_fit(
             peak_bytes,

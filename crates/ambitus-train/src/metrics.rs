@@ -15,6 +15,7 @@ use std::path::Path;
 use ambitus_store::write_atomic;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
+use ambitus_data::text::Errors;
 use ambitus_families::error::RunError;
 use ambitus_plan::memory::PhaseBytes;
 pub use curves::{COLUMNS, Curves, Series, Span};
@@ -169,6 +170,12 @@ pub struct Summary {
     /// `ema` or `raw`, whichever validates better.
     #[serde(default)]
     pub best_weights: Option<String>,
+    /// Word error rate of the samples of the base, by the model that hears them; only where one does.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub samples_wer_base: Option<f64>,
+    /// The same of the last samples.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub samples_wer: Option<f64>,
     /// Why the run ended: `finished`, `interrupted`.
     #[serde(default)]
     pub ended: String,
@@ -257,6 +264,16 @@ pub fn validated(update: u64, loss: f64, average: Option<f64>) -> String {
 pub fn of_sets(losses: &[(String, f64)]) -> Option<String> {
     let each: Vec<String> = losses.iter().map(|(name, loss)| format!("{name} {loss:.4}")).collect();
     (!each.is_empty()).then(|| format!("  by data set: {}", each.join(" · ")))
+}
+
+/// Says how much of the samples after an update another model did not hear.
+pub fn heard_with(update: u64, errors: &Errors) -> String {
+    let Errors { errors: n, words, by_characters } = *errors;
+    let (of, what) = if by_characters { ("character", "characters") } else { ("word", "words") };
+    let rate = 100.0 * errors.rate();
+    format!(
+        "update {update}: {of} error rate of the samples, as they are heard: {rate:.1} % ({n} errors, {words} {what})"
+    )
 }
 
 /// Returns the middle of sorted numbers, or the mean of two middles.

@@ -25,7 +25,7 @@ use charts::{Charts, charts};
 pub(crate) use facts::plan;
 use facts::{Candidate, Choice, Plan};
 pub(crate) use lessons::lessons;
-pub(crate) use notes::{NOTES_FILE, Notes, Validation};
+pub(crate) use notes::{Heard, NOTES_FILE, Notes, Validation};
 use others::{Other, others};
 pub use page::Page;
 pub use runs::{RUNS_FILE, write_runs};
@@ -115,7 +115,7 @@ pub fn write(run: &Path, history: &History, notes: &Notes) -> Result<(), RunErro
         written: now.as_millis(),
         version: env!("CARGO_PKG_VERSION"),
         facts: figures(&summary, notes, &plan),
-        charts: charts(&history.curves, &notes.validations, &plan),
+        charts: charts(&history.curves, notes, &plan),
         lines,
         held_out,
         phases: phases(&plan, &summary),
@@ -163,6 +163,10 @@ fn figures(s: &Summary, notes: &Notes, plan: &Plan) -> Vec<Fact> {
         let change = base.filter(|base| *base > 0.0).map(|base| 100.0 * (best / base - 1.0));
         let more = change.zip(base).map(|(change, base)| format!("{base:.4} → {best:.4} ({change:+.1} %)"));
         add(Words("best validation loss", "最佳验证损失"), format!("{best:.4}"), more.unwrap_or_default());
+    }
+    if let (Some(base), Some(last)) = (notes.heard.first(), notes.heard.last()) {
+        let [base, last] = [base, last].map(|heard| 100.0 * heard.rate());
+        add(words::errors(notes), format!("{last:.1} %"), format!("{base:.1} % → {last:.1} %"));
     }
     if let Some(peak) = s.peak_rss_bytes {
         let [peak, budget] = ByteSize(peak).apart(ByteSize(plan.budget_bytes));

@@ -29,7 +29,7 @@ use ambitus_plan::refusal::require_fit;
 use ambitus_plan::resolve::{Purpose, resolve, resolve_on};
 use ambitus_plan::resolved::Resolved;
 use ambitus_plan::session;
-use ambitus_recipe::recipe::{Origins, Placement, Precision, Recipe};
+use ambitus_recipe::recipe::{Origins, Placement, Precision, Recipe, Samples};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -252,6 +252,11 @@ fn absolute(families: Families, mut recipe: Recipe) -> Result<Recipe, RunError> 
     }
     if let Some(disk) = recipe.offload.as_mut().and_then(|o| o.disk.as_mut()) {
         *disk = std::path::absolute(&*disk).map_err(|e| RunError::io(disk, "cannot resolve", e))?;
+    }
+    if let Some(Samples::Of(sentences)) = &mut recipe.samples
+        && let Some(dir) = &mut sentences.heard_by
+    {
+        *dir = std::path::absolute(&*dir).map_err(|e| RunError::io(dir, "cannot resolve", e))?;
     }
     for section in sections(families) {
         for key in section.keys.iter().filter(|key| key.option.is_some_and(|o| o.is_path)) {

@@ -52,6 +52,12 @@ pub struct Run {
     pub validation_base: Option<f64>,
     /// Validation loss of the result.
     pub validation_last: Option<f64>,
+    /// Word error rate of the base's samples, where a model heard them.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub samples_wer_base: Option<f64>,
+    /// The same of the last samples.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub samples_wer: Option<f64>,
     /// How it ended: the summary's word, or `not ended` without a summary.
     pub state: String,
     /// Files that are missing or damaged, each with the reason.
@@ -148,6 +154,7 @@ fn read_run(families: Families, root: &Path, folder: &Path) -> (Run, Option<BTre
             run.tokens_per_second = s.tokens_per_second;
             run.validation_base = s.validation_base;
             run.validation_last = s.validation_last;
+            (run.samples_wer_base, run.samples_wer) = (s.samples_wer_base, s.samples_wer);
             run.state = if s.ended.is_empty() { "finished".to_owned() } else { s.ended };
         }
         Ok(None) => {}
@@ -261,10 +268,13 @@ impl fmt::Display for Runs {
 impl Runs {
     /// Returns the lines of a table with these keys.
     fn table(&self, keys: &[String]) -> Vec<String> {
-        let figures = ["updates", "planned", "measured", "frames/s", "base", "tuned", "change", "state"];
+        let figures = ["updates", "planned", "measured", "frames/s", "base", "tuned", "change"];
+        // Only where samples were heard.
+        let heard = self.runs.iter().any(|run| run.samples_wer.is_some());
         let head = ["run"].into_iter().chain(keys.iter().map(String::as_str)).chain(figures);
+        let head = head.chain(heard.then_some("wer")).chain(["state"]);
         let mut rows: Vec<Vec<String>> = vec![head.map(str::to_owned).collect()];
-        rows.extend(self.runs.iter().map(|run| row(run, keys)));
+        rows.extend(self.runs.iter().map(|run| row(run, keys, heard)));
         let width = |c: usize| rows.iter().map(|r| r[c].chars().count()).max().unwrap_or(0);
         let widths: Vec<usize> = (0..rows[0].len()).map(width).collect();
         // Names and words to the left, numbers to the right.
@@ -279,7 +289,7 @@ impl Runs {
     }
 }
 
-fn row(run: &Run, keys: &[String]) -> Vec<String> {
+fn row(run: &Run, keys: &[String], heard: bool) -> Vec<String> {
     let none = || "-".to_owned();
     let bytes = |b: Option<u64>| b.map_or_else(none, |b| ByteSize(b).to_string());
     let number = |x: Option<f64>, digits: usize| x.map_or_else(none, |x| format!("{x:.digits$}"));
@@ -297,8 +307,9 @@ fn row(run: &Run, keys: &[String]) -> Vec<String> {
         number(run.validation_base, 4),
         number(run.validation_last, 4),
         change,
-        cell(&run.state),
     ]);
+    row.extend(heard.then(|| run.samples_wer.map_or_else(none, |rate| format!("{:.1} %", 100.0 * rate))));
+    row.push(cell(&run.state));
     row
 }
 

@@ -4,19 +4,26 @@
 //! disk that is full or weights that give no speech are said, and the run continues.
 
 use crate::export::Source;
+use crate::metrics::heard_with;
 use crate::run_dir::RunDir;
 use crate::writing::{Out, Writing};
+use ambitus_data::text::Errors;
 use ambitus_exec::executor::Executor;
 use ambitus_families::console::Silent;
 use ambitus_families::error::RunError;
-use ambitus_plan::memory;
+use ambitus_families::stop;
+use ambitus_families::weights::load_frozen;
+use ambitus_plan::budget::phase;
+use ambitus_plan::heard::HeardBy;
+use ambitus_plan::memory::{self, Meter};
 use ambitus_plan::samples::Samples;
 use ambitus_plan::session::program;
 use ambitus_recipe::recipe::Every;
-use serde_json::json;
+use serde_json::{Value, json};
 use std::fmt::Write;
 use std::path::PathBuf;
 use std::sync::PoisonError;
+use std::time::Instant;
 
 /// What lies beside the sounds of an update.
 const FILE: &str = "samples.json";
@@ -26,11 +33,15 @@ pub type Sound = (String, PathBuf);
 
 /// What was spoken after an update.
 #[derive(Debug, Default)]
-pub struct Heard {
+pub struct Spoken {
     /// What a person should know.
     pub said: String,
     /// The sounds that there are.
     pub sounds: Vec<Sound>,
+    /// What was not heard of their texts, of all that could be heard.
+    pub errors: Option<Errors>,
+    /// What [`FILE`] holds of them.
+    facts: Value,
 }
 
 /// Speaks for a run.
@@ -53,27 +64,95 @@ impl<'a> Speaking<'a> {
         }
     }
 
-    /// Speaks all lines with weights of an update.
+    /// Speaks all lines with weights of an update, and then hears them, where the recipe names a model for it.
     ///
     /// # Errors
     /// A device that failed.
-    pub fn speak(&self, exec: &mut dyn Executor, (update, source): (u64, Source)) -> Result<Heard, RunError> {
+    pub fn speak(
+        &self,
+        exec: &mut dyn Executor,
+        (update, source): (u64, Source),
+        meter: &mut Meter,
+    ) -> Result<Spoken, RunError> {
         let spoken = self.spoken(exec, (update, source));
         self.samples.speech.lock().unwrap_or_else(PoisonError::into_inner).rest();
         // What speaking has left with the allocator is no other phase's.
         memory::return_freed();
+        meter.ended(phase::SAMPLE);
         let said = match spoken {
-            Ok(heard) => return Ok(heard),
+            Ok(mut spoken) => {
+                if let Some(by) = &self.samples.heard_by {
+                    self.hear(by, update, &mut spoken);
+                    memory::return_freed();
+                    meter.ended(phase::HEAR);
+                }
+                return Ok(spoken);
+            }
             Err(e @ (RunError::Device(_) | RunError::Ranks(_))) => return Err(e),
             Err(RunError::Interrupted(_)) => {
                 format!("update {update}: samples are left out: a stop was asked for")
             }
             Err(why) => format!("update {update}: samples are left out: {why}; the run continues"),
         };
-        Ok(Heard { said, sounds: Vec::new() })
+        Ok(Spoken { said, ..Spoken::default() })
     }
 
-    fn spoken(&self, exec: &mut dyn Executor, (update, source): (u64, Source)) -> Result<Heard, RunError> {
+    /// Hears what was spoken. What goes wrong is said, and nothing else comes of it.
+    fn hear(&self, by: &HeardBy, update: u64, spoken: &mut Spoken) {
+        let began = Instant::now();
+        let heard = self.heard(by, spoken).and_then(|()| {
+            let dir = self.run.folder(&format!("samples/{update}"))?;
+            RunDir::at(dir).write_json(FILE, &spoken.facts)
+        });
+        if heard.is_err() {
+            // A rate of some of them would be compared with that of all.
+            spoken.errors = None;
+        }
+        let said = match (heard, &spoken.errors) {
+            (Ok(()), Some(errors)) => {
+                format!("{}; took {:.1} s", heard_with(update, errors), began.elapsed().as_secs_f64())
+            }
+            (Ok(()), None) => format!("update {update}: no sample was heard"),
+            (Err(RunError::Interrupted(_)), _) => {
+                format!("update {update}: samples are not heard: a stop was asked for")
+            }
+            (Err(why), _) => format!("update {update}: samples are not heard: {why}; the run continues"),
+        };
+        let _ = write!(spoken.said, "\n{said}");
+    }
+
+    fn heard(&self, by: &HeardBy, spoken: &mut Spoken) -> Result<(), RunError> {
+        let asked = by.asked();
+        let mut ear = by.hearing.ear(&asked)?;
+        let mut exec = by.open()?;
+        load_frozen(by.hearing.weights(), &mut *exec)?;
+        let lines = self.samples.names.iter().zip(&by.texts).enumerate();
+        for (i, (name, text)) in lines {
+            let Some((_, file)) = spoken.sounds.iter().find(|(of, _)| of == name) else { continue };
+            if stop::requested() {
+                return Err(RunError::Interrupted(String::new()));
+            }
+            let heard = match ear.transcribe(&mut *exec, file, &mut |_, _| {}) {
+                Ok(heard) => heard,
+                Err(why) => {
+                    let _ = write!(spoken.said, "\n  {name}.wav is not heard: {why}");
+                    continue;
+                }
+            };
+            let errors = Errors::of(text, &heard.text, &heard.language);
+            let facts = &mut spoken.facts["lines"][i];
+            facts["heard"] = heard.text.into();
+            facts["wer"] = errors.rate().into();
+            facts["errors"] = errors.errors.into();
+            facts["words"] = errors.words.into();
+            facts["by_characters"] = errors.by_characters.into();
+            *spoken.errors.get_or_insert_default() += errors;
+        }
+        spoken.facts["wer"] = json!(spoken.errors.as_ref().map(Errors::rate));
+        Ok(())
+    }
+
+    fn spoken(&self, exec: &mut dyn Executor, (update, source): (u64, Source)) -> Result<Spoken, RunError> {
         let dir = self.run.folder(&format!("samples/{update}"))?;
         let file = |name: &String| -> PathBuf { dir.join(format!("{name}.wav")) };
         let out = Out::Files(self.samples.names.iter().map(file).collect());
@@ -103,6 +182,6 @@ impl<'a> Speaking<'a> {
         RunDir::at(dir).write_json(FILE, &facts)?;
         let sounds = lines.into_iter().zip(&self.samples.names);
         let sounds = sounds.filter_map(|(line, name)| Some((name.clone(), line.file?))).collect();
-        Ok(Heard { said, sounds })
+        Ok(Spoken { said, sounds, errors: None, facts })
     }
 }

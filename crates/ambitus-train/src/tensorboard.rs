@@ -32,6 +32,8 @@ pub const FOLDER: &str = "tensorboard";
 const NAMED: &str = "events.out.tfevents.";
 /// The tag of a validation's loss; that of the average stands behind it.
 const RAW: &str = "validation/raw";
+/// The tag of the word error rate of samples.
+const HEARD: &str = "samples/wer";
 /// Bytes of the header that our WAV files have.
 const WAV_HEADER: usize = 44;
 
@@ -133,6 +135,11 @@ impl Events {
     pub fn validated_sets(&mut self, update: u64, losses: &[(String, f64)]) -> Option<String> {
         let each = losses.iter().map(|(name, loss)| (format!("validation/set/{name}"), *loss as f32));
         self.append(&message::scalars(now(), update, each))
+    }
+
+    /// Adds the word error rate of samples.
+    pub fn heard(&mut self, update: u64, rate: f64) -> Option<String> {
+        self.append(&message::scalars(now(), update, [(HEARD.to_owned(), rate as f32)].into_iter()))
     }
 
     /// Adds a WAV file, as [`SoundWriter`](ambitus_data::SoundWriter) writes it.

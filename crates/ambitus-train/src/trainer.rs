@@ -4,7 +4,7 @@ mod update;
 
 use crate::data_loader::Loader;
 use crate::export::Source;
-use crate::samples::{Heard, Sound, Speaking};
+use crate::samples::{Speaking, Spoken};
 use crate::saved::{self, Progress};
 use crate::stopping;
 use crate::tensor_ranges::Piece;
@@ -54,8 +54,8 @@ pub trait Observer {
     fn validated(&mut self, _update: u64, _raw: f64, _ema: Option<f64>) {}
     /// Called after every validation of several data sets with the loss of each, of the better weights.
     fn validated_sets(&mut self, _update: u64, _losses: &[(String, f64)]) {}
-    /// Called after every sample with the names and files of its sounds.
-    fn spoken(&mut self, _update: u64, _sounds: &[Sound]) {}
+    /// Called after all samples of an update.
+    fn spoken(&mut self, _update: u64, _spoken: &Spoken) {}
     /// Called before every checkpoint: what it relies on must be on the disk.
     fn before_save(&mut self) -> Result<(), RunError> {
         Ok(())
@@ -195,10 +195,10 @@ impl Trainer<'_> {
     fn speak(&mut self, observer: &mut dyn Observer) -> Result<(), RunError> {
         let Some(samples) = &self.samples else { return Ok(()) };
         let update = self.progress.update;
-        let Heard { said, sounds } = samples.speak(self.exec, (update, Source::better(&self.progress)))?;
-        said.lines().for_each(|line| observer.note(line));
-        observer.spoken(update, &sounds);
-        self.meter.ended(phase::SAMPLE);
+        let source = Source::better(&self.progress);
+        let spoken = samples.speak(self.exec, (update, source), self.meter)?;
+        spoken.said.lines().for_each(|line| observer.note(line));
+        observer.spoken(update, &spoken);
         Ok(())
     }
 

@@ -2,7 +2,7 @@
 
 use crate::metrics::{self, History, Log, OfPlayer, Real, SlowSteps, StepFacts, Update};
 use crate::report::Page;
-use crate::samples::Sound;
+use crate::samples::{Sound, Spoken};
 use crate::saved::Progress;
 use crate::tensorboard::Events;
 use crate::trainer::{Observer, Played, Step};
@@ -60,11 +60,11 @@ impl<'a> Watcher<'a> {
     }
 
     /// Records what the base says of the held-out clips and of the samples.
-    pub fn began(&mut self, progress: &Progress, sounds: &[Sound]) {
+    pub fn began(&mut self, progress: &Progress, spoken: &Spoken) {
         if let Some(base) = progress.validation_base {
             self.record(|events| events.validated(0, base, None));
         }
-        self.spoken(0, sounds);
+        self.spoken(0, spoken);
     }
 
     /// Records the end of the run, after which come its results.
@@ -212,9 +212,13 @@ impl Observer for Watcher<'_> {
         self.record(|events| events.validated_sets(update, losses));
     }
 
-    fn spoken(&mut self, update: u64, sounds: &[Sound]) {
-        for (name, path) in sounds {
+    fn spoken(&mut self, update: u64, spoken: &Spoken) {
+        for (name, path) in &spoken.sounds {
             self.record(|events| events.sound(update, &format!("samples/{name}"), path));
+        }
+        if let Some(errors) = &spoken.errors {
+            self.record(|events| events.heard(update, errors.rate()));
+            self.page.heard(update, errors);
         }
     }
 

@@ -36,6 +36,8 @@ pub mod phase {
     pub const EVALUATE: &str = "evaluate";
     /// The held-out clip is drawn; samples are spoken.
     pub const SAMPLE: &str = "sample";
+    /// What was spoken is heard by another model, which has its own arena on the processor.
+    pub const HEAR: &str = "hear";
     /// A checkpoint is written.
     pub const SAVE: &str = "save";
     /// The arena is allocated and filled from a checkpoint.
@@ -61,6 +63,8 @@ pub(super) struct Around {
     run: u64,
     evaluate: u64,
     sample: u64,
+    /// 0: nothing is heard.
+    hear: u64,
     save: u64,
     /// Bytes besides the process: the arena is gone.
     export: u64,
@@ -86,8 +90,9 @@ impl Around {
             layout.map_or_else(|| merge_bytes(states), |layout| merge_bytes(&layout.tensors(states)));
         let sampled = shape.session.sample;
         let spoken = shape.spoken;
-        let speaking =
-            if shape.session.speech.is_some() { loader + spoken.speaking - spoken.resting } else { 0 };
+        let speaks = shape.session.speech.is_some();
+        let speaking = if speaks { loader + spoken.speaking - spoken.resting } else { 0 };
+        let hearing = if speaks && spoken.hearing > 0 { loader + spoken.hearing } else { 0 };
         Around {
             with_host: shape.beside.with_host,
             process: shape.beside.fixed_bytes + of_ranks(1, programs.running() + shape.held_bytes()),
@@ -97,6 +102,7 @@ impl Around {
             run: each(loader),
             evaluate: each(loader + if shape.session.evaluate { evaluate } else { 0 }),
             sample: each(sampled.map_or(0, |c| sampling(&*shape.model, c)).max(speaking)),
+            hear: each(hearing),
             save: each(loader + LOAD_BYTES),
             // After training only the first rank works.
             export: of_ranks(1, LOAD_BYTES + merging),
@@ -106,7 +112,7 @@ impl Around {
 
     /// Returns the most bytes besides the process and an arena.
     fn beside_arena(&self) -> u64 {
-        [self.load, self.run, self.evaluate, self.sample, self.save].into_iter().fold(0, u64::max)
+        [self.load, self.run, self.evaluate, self.sample, self.hear, self.save].into_iter().fold(0, u64::max)
     }
 
     /// Returns the bytes of arenas of `bytes` together, with their page tables if these are the host's.
@@ -172,6 +178,9 @@ pub(super) fn phases(around: &Around, here: &[&PlannedSession], players: &[Playe
     let spoken = spoken.filter(|name| name.starts_with(program::SAY));
     let samples: Vec<&str> = [program::SAMPLE, program::SAMPLE_EMA].into_iter().chain(spoken).collect();
     out.extend(running(phase::SAMPLE, around.sample, &samples));
+    if around.hear > 0 {
+        out.push(phase(phase::HEAR, around.hear, of_states));
+    }
     out.push(phase(phase::SAVE, around.save, of_states));
     out.push(phase(phase::RESUME, around.load, of_states));
     out.push(before(phase::EXPORT, process + around.export));

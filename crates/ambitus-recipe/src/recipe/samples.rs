@@ -5,6 +5,7 @@ use super::validate::{Invalid, refuse};
 use serde::de::MapAccess;
 use serde::de::value::MapAccessDeserializer;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use std::path::PathBuf;
 
 /// The most texts of a run.
 const MOST_TEXTS: usize = 64;
@@ -40,6 +41,13 @@ pub struct Sentences {
     /// Seconds of each, of models that make sound as long as is asked for. Absent: about those of the longest clip, but no more than 10.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub seconds: Option<f64>,
+    /// Folder of a Whisper model that hears them, of models that speak: how many of the words of `texts` are not heard is their word error
+    /// rate, in `samples.json`, the notes, the summary and the pages. It runs on the processor, after they are spoken, within the budget.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub heard_by: Option<PathBuf>,
+    /// The language of `texts` (`en`), for `heard_by`. Absent: the one that is heard.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub language: Option<String>,
     /// `validation`, or a number of updates. They are also spoken before the first update and after the last.
     pub every: Every,
 }
@@ -73,6 +81,12 @@ impl Sentences {
         }
         if let Some(seconds) = self.seconds.filter(|s| !(s.is_finite() && (0.1..=300.0).contains(s))) {
             refuse("samples.seconds", format!("{seconds} is not from 0.1 to 300"))?;
+        }
+        if self.heard_by.is_some() && self.texts.is_empty() {
+            refuse("samples.heard_by", "needs samples.texts: what is heard is compared with them")?;
+        }
+        if self.language.is_some() && self.heard_by.is_none() {
+            refuse("samples.language", "is of samples.heard_by, which is missing")?;
         }
         if self.clip_text.is_some() && self.clip.is_none() {
             refuse("samples.clip_text", "says what is spoken in samples.clip, which is missing")?;

@@ -2,7 +2,7 @@
 
 use super::chart::{Chart, Form, Kind, scale};
 use super::facts::Plan;
-use super::notes::Validation;
+use super::notes::{Notes, Validation};
 use super::words::{self, Words};
 use crate::metrics::{Curves, Series, Span};
 
@@ -21,6 +21,8 @@ pub struct Charts {
     pub rate: Chart,
     /// The norm of the gradients.
     pub norm: Chart,
+    /// Error rate of the samples, where they are heard.
+    pub heard: Option<Chart>,
     /// Resident bytes over the run.
     pub memory: Chart,
     /// Bytes over a micro-batch, by category.
@@ -32,15 +34,16 @@ pub struct Charts {
 }
 
 /// Returns the charts of a run.
-pub fn charts(curves: &Curves, validations: &[Validation], plan: &Plan) -> Charts {
+pub fn charts(curves: &Curves, notes: &Notes, plan: &Plan) -> Charts {
     Charts {
-        loss: loss(curves, validations),
+        loss: loss(curves, &notes.validations),
         rate: single(curves, Series::Rate, ("rate", Form::Rate, Words("Learning rate", "学习率"))),
         norm: single(
             curves,
             Series::Norm,
             ("norm", Form::Number, Words("Norm of the gradients before clipping", "裁剪前的梯度范数")),
         ),
+        heard: heard(curves, notes),
         memory: memory(curves, plan),
         micro_batch: micro_batch(plan),
         speed: single(curves, Series::Speed, ("speed", Form::Number, speed_title(&plan.run.unit))),
@@ -106,6 +109,23 @@ fn loss(curves: &Curves, validations: &[Validation]) -> Chart {
         averages(),
     );
     chart
+}
+
+/// Returns the chart of the samples' error rate, percent.
+fn heard(curves: &Curves, notes: &Notes) -> Option<Chart> {
+    let rates = || notes.heard.iter().map(|heard| (heard.update as f64, 100.0 * heard.rate()));
+    let most = rates().map(|(_, rate)| rate).fold(1.0, f64::max);
+    let title = words::errors(notes);
+    let across = [0.0, updates(curves)[1].max(notes.heard.last()?.update as f64)];
+    let mut chart = Chart::new(
+        "heard",
+        Words("Errors of the samples, percent", "试听样本的错误率（%）"),
+        Form::Number,
+        across,
+        [0.0, most * ROOM],
+    );
+    chart.dotted(Kind { name: title, class: "c2" }, rates());
+    Some(chart)
 }
 
 /// Returns the centred mean over a share of the run, cut at both ends.

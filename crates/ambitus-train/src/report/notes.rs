@@ -1,9 +1,10 @@
 //! `notes.jsonl`: what happened to a run beside its updates, a line each: validations, slow steps, who else used the machine, seconds
-//! that were lost.
+//! that were lost, how samples were heard.
 //!
 //! A run needs none of it. Lines that cannot be read are passed over, and a file that cannot be written costs the notes alone.
 
 use crate::metrics::{Lost, Real};
+use ambitus_data::text::Errors;
 use ambitus_store::{open_file, open_own_file, write_atomic};
 use serde::{Deserialize, Serialize};
 use std::fs::File;
@@ -33,6 +34,8 @@ pub enum Note {
     Others(Others),
     /// Seconds that the run has lost.
     Lost(LostBy),
+    /// Samples were heard.
+    Heard(Heard),
 }
 
 /// Validation losses after an update; 0 is the base.
@@ -87,6 +90,33 @@ pub struct LostBy {
     pub lost: Lost,
 }
 
+/// How the samples after an update were heard; 0 is the base.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Heard {
+    /// Updates done.
+    pub update: u64,
+    /// See [`Errors`].
+    pub errors: usize,
+    /// See [`Errors`].
+    pub words: usize,
+    /// See [`Errors`].
+    #[serde(default)]
+    pub by_characters: bool,
+}
+
+impl Heard {
+    /// Returns what was not heard.
+    pub fn errors(&self) -> Errors {
+        let Heard { errors, words, by_characters, .. } = *self;
+        Errors { errors, words, by_characters }
+    }
+
+    /// Returns the word error rate.
+    pub fn rate(&self) -> f64 {
+        self.errors().rate()
+    }
+}
+
 impl Note {
     fn update(&self) -> u64 {
         match self {
@@ -94,6 +124,7 @@ impl Note {
             Note::Slow(s) => s.update,
             Note::Others(o) => o.update,
             Note::Lost(l) => l.update,
+            Note::Heard(h) => h.update,
         }
     }
 }
@@ -109,6 +140,8 @@ pub struct Notes {
     pub others: Option<Others>,
     /// The newest.
     pub lost: Lost,
+    /// How samples were heard, in order.
+    pub heard: Vec<Heard>,
 }
 
 impl Notes {
@@ -140,14 +173,12 @@ impl Notes {
     pub fn add(&mut self, note: Note) {
         match note {
             Note::Validation(v) => {
-                if self.validations.len() == MOST_VALIDATIONS {
-                    let mut at = 0;
-                    self.validations.retain(|_| {
-                        at += 1;
-                        at % 2 == 1
-                    });
-                }
+                thin(&mut self.validations);
                 self.validations.push(v);
+            }
+            Note::Heard(heard) => {
+                thin(&mut self.heard);
+                self.heard.push(heard);
             }
             Note::Slow(slow) => {
                 self.slow.push(slow);
@@ -161,6 +192,17 @@ impl Notes {
             Note::Others(others) => self.others = Some(others),
             Note::Lost(by) => self.lost = by.lost,
         }
+    }
+}
+
+/// Leaves out every second of what is remembered of validations, where there is no room for more. The first stays.
+fn thin<T>(remembered: &mut Vec<T>) {
+    if remembered.len() == MOST_VALIDATIONS {
+        let mut at = 0;
+        remembered.retain(|_| {
+            at += 1;
+            at % 2 == 1
+        });
     }
 }
 
@@ -208,7 +250,7 @@ impl NotesFile {
         lines(&path, |note| {
             if note.update() <= update {
                 // Of these the newest is enough, however many there were.
-                if matches!(note, Note::Validation(_) | Note::Slow(_)) {
+                if matches!(note, Note::Validation(_) | Note::Slow(_) | Note::Heard(_)) {
                     write(&mut text, &note);
                 }
                 last = last.max(note.update());

@@ -1,7 +1,8 @@
 //! The page of a run that trains: what it needs beside the log, and when it is written.
 
-use super::notes::{LostBy, Note, Notes, NotesFile, Others, Slow, Validation};
+use super::notes::{Heard, LostBy, Note, Notes, NotesFile, Others, Slow, Validation};
 use crate::metrics::{History, Lost, Real};
+use ambitus_data::text::Errors;
 use ambitus_families::console::Console;
 use ambitus_plan::{device, memory};
 use std::path::{Path, PathBuf};
@@ -47,6 +48,12 @@ impl Page {
     /// Notes a validation.
     pub fn validated(&mut self, update: u64, loss: f64, average: Option<f64>) {
         self.add(Note::Validation(Validation { update, loss: Real(loss), average: average.map(Real) }));
+    }
+
+    /// Notes how samples were heard.
+    pub fn heard(&mut self, update: u64, errors: &Errors) {
+        let Errors { errors, words, by_characters } = *errors;
+        self.add(Note::Heard(Heard { update, errors, words, by_characters }));
     }
 
     /// Notes a slow step.

@@ -87,6 +87,8 @@ pub struct Take {
     pub weights: String,
     /// What is odd about it.
     pub oddities: Vec<String>,
+    /// What another model heard, and its error rate in percent.
+    pub heard: Option<(String, f64)>,
     /// The sound.
     pub sound: Sound,
 }
@@ -131,6 +133,10 @@ pub struct FactsOfLine {
     pub seconds: f64,
     /// What is odd about it.
     pub oddities: Vec<String>,
+    /// What another model heard.
+    pub heard: Option<String>,
+    /// Its error rate.
+    pub wer: f64,
 }
 
 /// Returns what is known of the samples in a folder, once all of them are there.
@@ -179,7 +185,8 @@ pub fn sounds(run: &Path, texts: &[String]) -> (Vec<Line>, Vec<HeldOut>) {
             let of_file = |l: &FactsOfLine| l.file.file_name().is_some_and(|n| n.to_string_lossy() == file);
             let at = facts.lines.iter().position(of_file);
             let oddities = at.map_or_else(Vec::new, |at| facts.lines[at].oddities.clone());
-            let take = Take { update, weights: facts.weights.clone(), oddities, sound };
+            let heard = at.and_then(|at| Some((facts.lines[at].heard.clone()?, 100.0 * facts.lines[at].wer)));
+            let take = Take { update, weights: facts.weights.clone(), oddities, heard, sound };
             let name = file.trim_end_matches(".wav").to_owned();
             match lines.iter_mut().find(|line| line.name == name) {
                 Some(line) => line.takes.push(take),

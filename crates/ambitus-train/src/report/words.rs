@@ -1,5 +1,6 @@
 //! Words in both languages of a page, of which it shows one.
 
+use super::notes::Notes;
 use askama::filters::HtmlSafe;
 use std::fmt;
 
@@ -27,11 +28,20 @@ pub fn phase(name: &str) -> Words {
         "update" => Words("update the weights", "更新权重"),
         "evaluate" => Words("validation", "验证"),
         "sample" => Words("samples", "试听样本"),
+        "hear" => Words("hear the samples", "识别试听样本"),
         "save" => Words("save a checkpoint", "保存检查点"),
         "resume" => Words("load a checkpoint", "读取检查点"),
         "export" => Words("export", "导出"),
         "results" => Words("pictures and sounds", "图片与音频"),
         _ => Words("other", "其他"),
+    }
+}
+
+/// Returns what the error rate of samples is called.
+pub fn errors(notes: &Notes) -> Words {
+    match notes.heard.last().is_some_and(|heard| heard.by_characters) {
+        true => Words("character error rate of the samples", "试听样本的字错误率"),
+        false => Words("word error rate of the samples", "试听样本的词错误率"),
     }
 }
 

@@ -6,10 +6,10 @@ use crate::data_loader::{Loader, Work};
 use crate::export::{self, Form, Source};
 use crate::finish;
 use crate::metrics::{self, Log, Resumed, Summary};
-use crate::report::{Page, REPORT_FILE, lessons, plan};
+use crate::report::{Heard, Page, REPORT_FILE, lessons, plan};
 use crate::room;
 use crate::run_dir::RunDir;
-use crate::samples::{Sound, Speaking};
+use crate::samples::{Speaking, Spoken};
 use crate::saved::{self, Progress};
 use crate::stopping;
 use crate::tensorboard::Events;
@@ -66,13 +66,13 @@ pub(super) fn attempt(
     let exec = &mut *opened;
     let world = &holding(r, world)?;
     let validation = validation(r, &r.data.split.validation)?;
-    let (progress, sounds) = match &latest {
-        Some(checkpoint) => (go_on(r, exec, checkpoint, (world, &mut meter), console)?, Vec::new()),
+    let (progress, spoken) = match &latest {
+        Some(checkpoint) => (go_on(r, exec, checkpoint, (world, &mut meter), console)?, Spoken::default()),
         None => begin(r, run, exec, &validation, (world, &mut meter), console)?,
     };
     let mut watcher = None;
     if world.is_first() {
-        watcher = Some(watch(r, run, (&progress, &sounds), exec.arena_bytes(), &mut *console)?);
+        watcher = Some(watch(r, run, (&progress, &spoken), exec.arena_bytes(), &mut *console)?);
         meter.ended(if latest.is_some() { phase::RESUME } else { phase::LOAD });
     }
     let loader = Loader::start(work(r, world)?, progress.update)?;
@@ -154,11 +154,11 @@ pub(super) fn validation(r: &Resolved, held_out: &[usize]) -> Result<Validation,
     Validation::new(clips, shape.model.clone(), shape.session.capacity, sets)
 }
 
-/// Continues what a run's loop is recorded in; of a run that begins with `sounds` of the base.
+/// Continues what a run's loop is recorded in; of a run that begins with what the base has `spoken`.
 fn watch<'a>(
     r: &'a Resolved,
     run: &RunDir,
-    (progress, sounds): (&Progress, &[Sound]),
+    (progress, spoken): (&Progress, &Spoken),
     arena: u64,
     console: &'a mut dyn Console,
 ) -> Result<Watcher<'a>, RunError> {
@@ -170,7 +170,7 @@ fn watch<'a>(
     page.write(&history, progress.update, console);
     let mut watcher = Watcher::new(r, (log, history, events), page, arena, console);
     if progress.update == 0 {
-        watcher.began(progress, sounds);
+        watcher.began(progress, spoken);
     }
     Ok(watcher)
 }
@@ -238,6 +238,8 @@ fn results(
         ended: "complete".to_owned(),
         stopped: stopping::why(&r.recipe, progress, r.updates, &result.path),
         overfitting: stopping::overfitting(progress, &history.losses),
+        samples_wer_base: page.notes().heard.first().filter(|heard| heard.update == 0).map(Heard::rate),
+        samples_wer: page.notes().heard.last().map(Heard::rate),
         ..history.summary()
     };
     // By what the page goes by, now and when it is written again.
@@ -338,7 +340,7 @@ fn begin(
     validation: &Validation,
     (world, meter): (&World, &mut Meter),
     console: &mut dyn Console,
-) -> Result<(Progress, Vec<Sound>), RunError> {
+) -> Result<(Progress, Spoken), RunError> {
     let busy = world.busy();
     weights::fill(exec, &r.model, r.recipe.seed, world.held())?;
     drop(busy);
@@ -361,14 +363,13 @@ fn begin(
     if world.is_first() {
         finish::keep_base(r, run, base)?;
     }
-    let mut sounds = Vec::new();
-    if let Some(samples) = Speaking::of(r.samples.as_ref(), run) {
-        let heard = samples.speak(exec, (0, Source::Raw))?;
-        sounds = heard.sounds;
-        heard.said.lines().for_each(|line| console.line(line));
-    }
     meter.ended(phase::SAMPLE);
-    Ok((progress, sounds))
+    let mut spoken = Spoken::default();
+    if let Some(samples) = Speaking::of(r.samples.as_ref(), run) {
+        spoken = samples.speak(exec, (0, Source::Raw), meter)?;
+        spoken.said.lines().for_each(|line| console.line(line));
+    }
+    Ok((progress, spoken))
 }
 
 fn number(bytes: &[u8]) -> u64 {

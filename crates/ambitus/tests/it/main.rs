@@ -14,6 +14,7 @@ mod encodec;
 mod export;
 mod faults;
 mod generate;
+mod heard;
 mod hearing;
 mod import;
 mod in_backward;

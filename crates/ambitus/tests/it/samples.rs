@@ -27,7 +27,7 @@ fn logged(run: &Path) -> Vec<[Value; 3]> {
 }
 
 /// Runs two recipes that differ in samples alone, and compares all numbers; returns the first one's summary.
-fn same_numbers(dir: &Path, with: &Path, without: &Path) -> Value {
+pub fn same_numbers(dir: &Path, with: &Path, without: &Path) -> Value {
     let train = |recipe: &Path| json(dir, &["train", &recipe.display().to_string(), "--json"]);
     let [summary, other] = [train(with), train(without)];
     let runs = [with, without].map(|recipe| recipe.with_extension(""));

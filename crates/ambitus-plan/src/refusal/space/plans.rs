@@ -103,7 +103,7 @@ impl<'r> Space<'r> {
         let ready = data.and_then(|data| {
             samples::Run { recipe, model, data: &data, device, updates: sizes.updates, budget }.read()
         });
-        let of = |ready: samples::Ready| (Some(Spoken::of(&*ready.speech)), SpokenBytes::of(&*ready.speech));
+        let of = |ready: samples::Ready| (Some(Spoken::of(&*ready.speech)), ready.bytes());
         let speaks = ready.ok().map(|ready| ready.map_or_else(|_| Speaks::default(), of));
         self.found().spoken.push((limit, speaks.clone()));
         speaks
