@@ -83,6 +83,34 @@ fn samples_are_heard_and_no_number_depends_on_it() {
     assert!(near(&again["samples_wer_base"], rates[0].1) && near(&again["samples_wer"], rates[2].1));
 }
 
+/// A model that cannot be used when samples are due.
+#[test]
+fn a_run_goes_on_when_nothing_can_be_heard() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let dir = dir.path();
+    common::voice(dir, 8);
+    fs::create_dir(dir.join("ear")).expect("a folder");
+    for entry in fs::read_dir(whisper("heard")).expect("a folder") {
+        let path = entry.expect("a file").path();
+        fs::copy(&path, dir.join("ear").join(path.file_name().expect("a name"))).expect("a copy");
+    }
+    let weights = dir.join("ear/model.safetensors");
+    let mut bytes = fs::read(&weights).expect("weights");
+    // NaN in bf16.
+    let n = bytes.len();
+    bytes[n - 8..].fill(0xff);
+    fs::write(&weights, bytes).expect("weights");
+    let lines = LINES.replace("updates: 4", "updates: 1");
+    let recipe = common::recipe(dir, "run", &format!("{lines}samples: {{{TEXTS}, heard_by: ear}}"));
+    let (code, text) = said(dir, &["train", &recipe.display().to_string()]);
+    assert!(code == 0 && text.contains("update 0: samples are not heard"), "{code}: {text}");
+    assert!(text.contains("update 1: samples are not heard") && text.contains("the run continues"), "{text}");
+    let run = dir.join("run");
+    assert!(run.join("samples/1/abc-12.wav").exists() && noted(&run).is_empty());
+    assert!(!read(&run.join("summary.json")).contains("samples_wer"));
+    assert!(!read(&run.join("report.html")).contains("chart-heard"));
+}
+
 #[test]
 fn what_cannot_hear_is_refused_before_anything_starts() {
     let dir = tempfile::tempdir().expect("a folder");
