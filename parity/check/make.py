@@ -197,7 +197,7 @@ def main() -> None:
     parser.add_argument("--go-on", action="store_true", help="train OUT/model further, on other clips")
     parser.add_argument("--steps", type=int, default=6000)
     parser.add_argument("--clips", type=int, default=1500)
-    args = parser.parse_args()
+    args = parser.parse_intermixed_args()
     if args.what == "model":
         torch.set_num_threads(1)
         model(args.out, args.steps, args.clips, args.go_on)
