@@ -362,10 +362,10 @@ fn limits_of_the_shell_are_named_and_kept() {
         assert!(code == 3 && said.contains(name), "{limit}: {code}: {said}");
     }
     // The budget that is not given is what the limit leaves; one that is given is held against it.
-    let (code, said) = limited("-v 84000", &[]);
+    let (code, said) = limited("-v 87040", &[]);
     assert!(code == 3 && said.contains("does not fit: needs"), "{code}: {said}");
-    let (code, said) = limited("-v 84000", &["--memory", "1GiB"]);
-    assert!(code == 3 && said.contains("the limit of 82 MiB on address space (ulimit -v)"), "{code}: {said}");
+    let (code, said) = limited("-v 87040", &["--memory", "1GiB"]);
+    assert!(code == 3 && said.contains("the limit of 85 MiB on address space (ulimit -v)"), "{code}: {said}");
     assert!(!at.exists(), "something is left of a run that never began");
     for limit in ["-v 400000", "-d 300000"] {
         let (code, said) = limited(limit, &[]);
