@@ -25,10 +25,10 @@
   // What was decided and not saved outlives the tab, until the page is written anew.
   const key = "corrections:" + location.pathname;
   const written = document.body.dataset.written;
-  let unsaved = false;
+  let unsaved = false, forgets = false;
   const remember = () => {
     const of = rows.flatMap((row, i) => (touched(i) ? [[row.name, edits[i].text, edits[i].keep]] : []));
-    try { localStorage.setItem(key, JSON.stringify({ written, of })); } catch { /* it is not kept */ }
+    try { localStorage.setItem(key, JSON.stringify({ written, of })); } catch { forgets = true; }
   };
   try {
     const kept = JSON.parse(localStorage.getItem(key));
@@ -75,6 +75,8 @@
     timer = setTimeout(remember, 300);
   };
 
+  // What is no sound says so in its player.
+  const play = (sound) => sound.play().catch(() => {});
   const wave = (outline, sound) => {
     const space = "http://www.w3.org/2000/svg";
     const [svg, path] = [document.createElementNS(space, "svg"), document.createElementNS(space, "path")];
@@ -92,7 +94,7 @@
     made.addEventListener("click", (event) => {
       const box = made.getBoundingClientRect();
       sound.currentTime = ((event.clientX - box.left) / box.width) * (sound.duration || 0);
-      sound.play();
+      play(sound);
     });
     return made;
   };
@@ -205,7 +207,7 @@
   const keys = {
     n: () => go(current + 1),
     p: () => go(current - 1),
-    " ": () => { const sound = cards[current]?.sound; if (sound?.paused) sound.play(); else sound?.pause(); },
+    " ": () => { const sound = cards[current]?.sound; if (sound?.paused) play(sound); else sound?.pause(); },
     k: () => { press(current, ".keep"); go(current + 1); },
     d: () => { press(current, ".drop"); go(current + 1); },
     e: () => cards[current]?.card.querySelector("textarea")?.focus(),
@@ -233,7 +235,7 @@
   find("after").addEventListener("click", () => { turn(page + 1); scrollTo(0, 0); });
   find("save").addEventListener("click", save);
   document.querySelector(".language").addEventListener("click", name);
-  addEventListener("beforeunload", (event) => { if (unsaved) event.preventDefault(); });
+  addEventListener("beforeunload", (event) => { if (unsaved && forgets) event.preventDefault(); });
   name();
   choose();
   count();
